@@ -15,6 +15,7 @@ from typing import Any
 from accounting.checks import checked, validated_choice, validated_instance
 from accounting.parts import Parts
 from prooflops.families.decoders import (
+    CLASSIFIERS,
     EXPERTS,
     LAYERS,
     Config,
@@ -89,7 +90,13 @@ def content_of(
     """The checked values of a config, or of its text part, without the keys to ignore."""
     content = _values(config)
     if text_only and "text_config" in content:
-        content = {"model_type": f"{content.get('model_type')}_text", **content["text_config"]}
+        whole = content
+        content = {"model_type": f"{whole.get('model_type')}_text", **whole["text_config"]}
+        named = [str(name) for name in whole.get("architectures") or ()]
+        # The whole's classifier reads the text part's last state.
+        if heads := [task for task in CLASSIFIERS for name in named if name.endswith(task)]:
+            labels = {key: whole[key] for key in ("id2label", "num_labels") if key in whole}
+            content |= {"architectures": heads, **labels}
     if isinstance(ignore, str):
         raise TypeError(f"ignore must be keys, as in [{ignore!r}], got {ignore!r} of type str")
     for key in ignore:

@@ -61,14 +61,8 @@ MAY_BE_ZERO = (
 MOST_LAYERS = 10_000
 LARGEST_SIZE = 10**10
 # The ends of the names of architectures, each with a head of its own.
-TASKS = (
-    "ForCausalLM",
-    "LMHeadModel",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "Model",
-)
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+TASKS = ("ForCausalLM", "LMHeadModel", *CLASSIFIERS, "Model")
 # The values in layer_types that are read.
 ATTENDING = ("full_attention", "sliding_attention")
 

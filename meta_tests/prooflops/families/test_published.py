@@ -76,6 +76,9 @@ def test_a_reward_model_has_one_score_for_a_vocabulary_of_logits():
 def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypatch):
     gemma = {"model_type": "gemma3", "text_config": MODELS["google/gemma-3-1b-pt"]["config"]}
     assert families.from_config(gemma, text_only=True) == model_called("google/gemma-3-1b-pt")
+    classifier = {"architectures": ["Gemma3ForSequenceClassification"], "num_labels": 5}
+    text = gemma["text_config"] | classifier
+    assert families.from_config(gemma | classifier, text_only=True) == families.from_config(text)
     whole = {"model_type": "llama", "text_config": LLAMA, "vision_config": {"hidden_size": 1408}}
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
