@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
@@ -33,6 +34,9 @@ Files = dict[str, Path]
 INSTALLED = ("site-packages", "dist-packages")
 COMPILED = (".so", ".pyd", ".dylib", ".dll")
 LIBRARIES = ("*.so*", "*.dylib", "*.dll")
+PROJECTS = ("pyproject.toml", "setup.cfg", "setup.py")
+# Folders for copies of other projects.
+VENDORED = {"vendor", "vendored", "_vendor", "third_party", "extern", "external"}
 SEPARATE = (
     "install it with `pip install -e`, or install the other version into a second environment and "
     "give --gate-versus its interpreter"
@@ -81,7 +85,7 @@ def _own_and_outside(done: Replicate, own: Path, foreign: Path, asked: str) -> t
     found, outside = Files(), Files()
     prefix = Path(done.prefix)
     for name, text in done.modules.items():
-        file = Path(text).resolve()
+        file = _resolved(Path(text))
         # An interpreter may lie within a checkout.
         in_prefix = file.is_relative_to(prefix) and not own.is_relative_to(prefix)
         if in_prefix or _is_installed(file):
@@ -97,6 +101,16 @@ def _own_and_outside(done: Replicate, own: Path, foreign: Path, asked: str) -> t
         else:
             outside[name] = file
     return found, outside
+
+
+def _resolved(file: Path) -> Path:
+    """The file that a path leads to; of the thousands that are installed only the folder's."""
+    return _real(file.parent) / file.name if _is_installed(file) else file.resolve()
+
+
+@cache
+def _real(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def _is_installed(file: Path) -> bool:
@@ -125,58 +139,70 @@ def copies(outside: Mapping[str, Path], root: Path, top: Path) -> Iterator[Path]
     and that is called as one there.
     """
     installed, sources = set[Path](), set[Path]()
+    names = _project_names(root.resolve(), top)
     for each in distributions():
-        if _is_own(each, root, top):
+        if _is_own(each, names, top):
             installed |= _installed_files(each)
-            sources |= {folder for folder in [_source(each)] if folder}
+            sources |= {folder for folder in [_source(each)[0]] if folder}
     packages = _without_distribution({name.partition(".")[0] for name in outside} & _packages(top))
     ignored = git.untracked(top, "--ignored", "--exclude-standard", "--", *LIBRARIES)
     built = {_library_name(Path(file)) for file in ignored} - {""}
     for name, file in outside.items():
         places = {file, *file.parents}
-        is_installed = _is_installed(file)
+        is_copied = bool(places & installed) or name.partition(".")[0] in packages
         # The folder of the sources may hold an environment.
-        is_copied = places & (installed if is_installed else installed | sources)
-        is_built = not is_installed and _library_name(file) in built
-        if is_copied or is_built or name.partition(".")[0] in packages:
+        if not _is_installed(file):
+            is_library = name == file.name
+            is_copied |= bool(places & sources) or (is_library and _library_name(file) in built)
+        if is_copied:
             yield file
 
 
-def _is_own(each: Distribution, root: Path, top: Path) -> bool:
-    """Whether a distribution was installed from the repository, or has the name of its project."""
-    source = _source(each)
+def _is_own(each: Distribution, names: set[str], top: Path) -> bool:
+    """Whether a distribution was installed from the repository, or has the name of a project."""
+    source = _source(each)[0]
     if source and source.is_dir() and source.is_relative_to(top):
         return True
-    # A wheel of the repository lies beside its project, one of others does not.
-    folder = source.parent if source and source.is_relative_to(top) else root.resolve()
-    within = [place for place in (folder, *folder.parents) if place.is_relative_to(top)]
     # The name alone: broken metadata raise in `Distribution.name`.
     text = each.read_text("METADATA") or each.read_text("PKG-INFO") or each.read_text("") or ""
-    names = {_normal(name) for name in re.findall(r"^Name:\s*(\S+)", text, re.MULTILINE)}
-    return any(names & _project_names(place) for place in within)
+    found = re.findall(r"^Name:\s*(\S+)", text, re.MULTILINE)
+    return not names.isdisjoint(map(_normal, found))
 
 
-def _source(each: Distribution) -> Path | None:
-    """The folder or the file that a distribution was installed from; None where it is unknown."""
-    with suppress(ValueError, KeyError):
-        url = urlsplit(json.loads(each.read_text("direct_url.json") or "{}")["url"])
-        return Path(url2pathname(unquote(url.path))).resolve() if url.scheme == "file" else None
-    return None
+def _source(each: Distribution) -> tuple[Path | None, bool]:
+    """The folder or the file that a distribution was installed from, and whether it is editable."""
+    try:
+        origin = json.loads(each.read_text("direct_url.json") or "{}")
+        url, is_editable = urlsplit(origin["url"]), origin.get("dir_info", {}).get("editable")
+    except (ValueError, KeyError):
+        return None, False
+    place = Path(url2pathname(url.path)).resolve() if url.scheme == "file" else None
+    return place, bool(is_editable)
 
 
 def _installed_files(each: Distribution) -> set[Path]:
     """The files of a distribution; of an editable one only what was compiled."""
     files = [Path(str(each.locate_file(file))) for file in each.files or ()]
-    if '"editable": true' in (each.read_text("direct_url.json") or ""):
+    if _source(each)[1]:
         # Its Python files only point to the sources.
         files = [file for file in files if file.suffix in COMPILED]
     elif not files:
         names = (each.read_text("top_level.txt") or "").split()
         files = [Path(str(each.locate_file(name))) for name in names]
-    return {file.resolve() for file in files}
+    return {_resolved(file) for file in files}
 
 
-def _project_names(folder: Path) -> set[str]:
+def _project_names(root: Path, top: Path) -> set[str]:
+    """The names of the repository's projects, without those of others that it has copies of."""
+    tracked = (
+        git.output(top, "ls-files", "--", *(f"*{name}" for name in PROJECTS)) or ""
+    ).splitlines()
+    folders = {top / Path(file).parent for file in tracked} | {root, top}
+    own = [folder for folder in folders if VENDORED.isdisjoint(folder.relative_to(top).parts)]
+    return set[str]().union(*map(_names_in, own))
+
+
+def _names_in(folder: Path) -> set[str]:
     """The names of the project in a folder, as its files declare them."""
     found: list[object] = []
     with suppress(OSError, ValueError):

@@ -56,7 +56,7 @@ class Installed:
     def __init__(self, folder):
         self.folder = folder / "site-packages"
 
-    def add(self, name, *files, source=None, is_editable=False, names=()):
+    def add(self, name, *files, source=None, is_editable=False):
         """Writes a distribution's metadata; a wheel or a folder is its source."""
         info = self.folder / f"{name}-1.0.dist-info"
         info.mkdir(parents=True)
@@ -120,22 +120,26 @@ def commit(root, *files):
 
 
 @pytest.mark.parametrize(
-    ("source", "is_refused"),
+    ("name", "source", "is_refused"),
     [
-        ("packages/part", True),
-        ("packages/part/dist/part-1.0.whl", True),
-        ("vendor/part-1.0.whl", False),
-        ("../elsewhere", False),
-        (None, False),
+        ("part", "packages/part", True),
+        ("part", "../dist/part-1.0.whl", True),
+        ("part", None, True),
+        ("unnamed", "packages/unnamed", True),
+        ("other", "vendor/other-1.0.whl", False),
+        ("other", "../elsewhere", False),
+        ("copied", None, False),
     ],
 )
 def test_what_was_installed_from_the_repository_is_its_own(
-    foreign, tmp_path, installed, source, is_refused
+    foreign, tmp_path, installed, name, source, is_refused
 ):
-    commit(foreign, "packages/part/pyproject.toml")
-    (foreign / "pyproject.toml").write_text(PROJECT)
-    (foreign / "packages/part/pyproject.toml").write_text("[project]\nname = 'part'\n")
-    installed.add("part", "part.py", source=source and (foreign / source).resolve())
+    (foreign / "packages" / "unnamed").mkdir(parents=True)
+    for folder in ("packages/part", "vendor/copied"):
+        commit(foreign, f"{folder}/pyproject.toml")
+        text = f"[project]\nname = '{folder.partition('/')[2]}'\n"
+        (foreign / folder / "pyproject.toml").write_text(text)
+    installed.add(name, "part.py", source=source and (foreign / source).resolve())
     why = refusal(foreign, tmp_path / "there", part=installed.folder / "part.py")
     assert bool(why) == is_refused, why
 
@@ -172,7 +176,8 @@ def test_a_library_is_refused_where_it_is_the_others_or_is_built_here(foreign, t
     (foreign / "build" / "libwork.so.1.2").touch()
     there, local = tmp_path / "there", Path("/usr/local/lib")
     assert "imported lib from" in refusal(foreign, there, lib=foreign / "build" / "libwork.so.1.2")
-    assert "loaded /usr/local/lib/libwork.so.1" in refusal(
-        foreign, there, lib=local / "libwork.so.1"
-    )
-    assert refusal(foreign, there, lib=local / "libworks.so.1") == ""
+    why = refusal(foreign, there, **{"libwork.so.1": local / "libwork.so.1"})
+    assert f"loaded {local / 'libwork.so.1'}, a build of this repository" in why
+    assert refusal(foreign, there, **{"libworks.so.1": local / "libworks.so.1"}) == ""
+    # An extension of another project that is called like one here.
+    assert refusal(foreign, there, work=local / "libwork.so.1") == ""

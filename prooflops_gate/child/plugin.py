@@ -330,7 +330,13 @@ def modules() -> dict[str, str]:
 
     The standard library and this package are left out.
     """
-    linked = f"{__name__.partition('.')[0]}."
+    linked, library = f"{__name__.partition('.')[0]}.", os.path.dirname(os.__file__)
+    standard = library, os.path.realpath(library)
+
+    def is_standard(file: str) -> bool:
+        # Python's own folder may hold site-packages.
+        return file.startswith(standard) and "-packages" not in file
+
     found, files = dict[str, str](), set[str]()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -343,13 +349,6 @@ def modules() -> dict[str, str]:
         if re.search(r"\.so[.\d]*$", file) and file not in files and not is_standard(file):
             found.setdefault(os.path.basename(file), file)
     return found
-
-
-def is_standard(file: str) -> bool:
-    """Whether a file is of Python's standard library, which may hold site-packages."""
-    library = os.path.dirname(os.__file__)
-    places = (library, os.path.realpath(library))
-    return file.startswith(places) and "-packages" not in file
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
