@@ -60,6 +60,9 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: validate evidence test prove setup docs $(CHECKS)
 
+# What the page repeats: the command that was given.
+validate evidence: export PROOFLOPS_MADE = $@ $(ARGS)
+
 validate: setup
 	@exec $(python) -m prooflops.suite.evidence $(ARGS)
 

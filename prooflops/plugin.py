@@ -15,12 +15,11 @@ from collections.abc import Generator
 import pytest
 
 from prooflops.copies import refuse_another_accounting
-from prooflops.suite_root import SUITE_ROOT
+from prooflops.suite_root import SUITE_PATHS, SUITE_ROOT
 from prooflops_gate import needs
 from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
 
 SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
-SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TEST = "bench/test_user_model.py"
 # As the command `pytest`: the folder in which it is called is not searched for modules before all
 # others.

@@ -37,6 +37,7 @@ from prooflops.suite.collection import (
     skip_without_hardware,
     use_device_clock,
 )
+from prooflops.suite.commands import PYTEST, command_of
 from prooflops.suite.controller import Controller, task_of
 from prooflops.suite.crashes import crash_of, fault_of, one_line
 from prooflops.suite.evidence.file import EvidenceFile
@@ -167,7 +168,8 @@ def _record(config: pytest.Config, run: Run) -> None:
         return
     task = task_of(config)
     if not task:
-        run.rows.append("slice", slice=1, commit="")
+        command = command_of(PYTEST, config.invocation_params.args)
+        run.rows.append("slice", slice=1, commit="", command=command)
     else:
         run.rows = file = EvidenceFile(Path(task["path"]))
         if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):

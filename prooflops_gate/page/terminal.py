@@ -31,9 +31,9 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
     return textwrap.wrap(shown, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def headline_lines(headline: Headline, width: int | None) -> list[str]:
-    """The answer, its facts, and the command that repeats it."""
-    lines = [headline.sentence, " · ".join(headline.facts)]
+def headline_facts(headline: Headline, width: int | None) -> list[str]:
+    """Of which machine and when, and the command that repeats it; the answer itself is last."""
+    lines = [" · ".join(headline.facts)]
     lines += [f"repeat it: {headline.command}"] if headline.command else []
     return [part for line in lines if line for part in wrapped(line, width)]
 

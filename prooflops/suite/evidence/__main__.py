@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from prooflops.suite import commands
 from prooflops.suite.evidence.file import EvidenceFile, machine_of, new_file
 from prooflops.suite_root import SUITE_ROOT
 from prooflops_gate import cleanup_process
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         file = chosen_file(options, rest)
         with locked(file, options.resume) as lock:
-            return run(file, options, arguments_of(file, rest), lock)
+            return run(file, options, arguments_of(file, rest), lock, commands.given(arguments))
     except Refused as error:
         print(error, file=sys.stderr)
         return 4
@@ -229,7 +230,11 @@ def arguments_of(file: EvidenceFile, given: Sequence[str]) -> list[str]:
 
 
 def run(
-    file: EvidenceFile, options: argparse.Namespace, arguments: Sequence[str], lock: int
+    file: EvidenceFile,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    lock: int,
+    command: str,
 ) -> int:
     """Runs one slice: starts pytest again until no test is left. Returns its last code."""
     length_s = 60 * options.minutes - MARGIN_S if options.minutes else FOREVER_S
@@ -239,7 +244,8 @@ def run(
             file.end_without_report(test, "crashed", f"started {starts} times, and never ended")
     # A clone without git may lie in another repository.
     commit = commit_named(ROOT, "HEAD") if repository_of(ROOT) == ROOT else ""
-    file.append("slice", slice=len(file.rows("slice")) + 1, commit=commit or "")
+    number = len(file.rows("slice")) + 1
+    file.append("slice", slice=number, commit=commit or "", command=command)
     print(f"run {file.path}", flush=True)
     words = words_for_workers(file, options.numprocesses, arguments)
     with tempfile.TemporaryDirectory() as folder, cleanup_process.running() as register:
@@ -271,6 +277,8 @@ def run(
         file.path.unlink()
         return code
     write_pages(file)
+    if file.remaining():
+        print(commands.going_on(file.path), flush=True)
     return code
 
 

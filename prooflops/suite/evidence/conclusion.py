@@ -29,7 +29,7 @@ def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
     folder = Path(config.option.report, "partial" if rows.partial or plan["selection"] else "")
     without_pages = is_replicate() or is_only_model
     finished = finish(config, rows, registry, folder=None if without_pages else folder)
-    if isinstance(rows, EvidenceFile) and rows.partial:
+    if isinstance(rows, EvidenceFile) and rows.partial and not rows.has_runner:
         finished = replace(finished, resume=rows.path)
     config.stash[FINISHED] = finished
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (

@@ -23,6 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from prooflops.suite.commands import MAKE, PYTEST, command_of
 from prooflops_gate.run_state import plain_figure
 
 SUITE = "the suite"
@@ -47,6 +48,17 @@ class Rows:
     def plan(self) -> dict[str, Any]:
         """The machine, the arguments and the tests; empty until the first process has collected."""
         return next(iter(self.rows("plan")), {})
+
+    @property
+    def command(self) -> str:
+        """The command that began the run; evidence of before names none."""
+        first, *_ = self.rows("slice")
+        return first.get("command") or command_of(MAKE, self.plan["arguments"])
+
+    @property
+    def has_runner(self) -> bool:
+        """Whether a runner starts the processes, and prints how to go on."""
+        return not self.rows("slice")[-1].get("command", "").startswith(PYTEST)
 
     def ended(self) -> dict[str, dict[str, Any]]:
         """The end of each test, by test id.

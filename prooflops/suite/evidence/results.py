@@ -93,6 +93,7 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
     plan = rows.plan
     return {
         **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
+        "command": rows.command,
         # Evidence of before has none.
         "floors": plan.get("floors", []),
         "selection": plan.get("selection", ""),

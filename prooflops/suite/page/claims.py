@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from prooflops.suite.page import highlights
 from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
 from prooflops.suite.page.tables import topic_table
-from prooflops.suite.verdicts import Verdict
+from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.console.progress import minutes
+from prooflops_gate.console.tables import many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Mark, Section, literal
 
 # The shape serves readers who do not see the colour.
@@ -22,6 +23,7 @@ MARKS = {
     "not checked": Mark("not checked", OPEN, "–"),
     "on record": Mark("on record", PLAIN, "§"),
 }
+PLURALS = {"holds": "hold", "FAILS": "FAIL", "error": "errors"}
 WHOSE_FAULT = (
     "A test that crashed contradicts no claim and says nothing about this machine. The fault is "
     "the suite's, or that of a package or driver below it: please report it with the log."
@@ -33,6 +35,22 @@ def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
     """The mark of a verdict; one that --known-failures lists says so."""
     mark = MARKS.get(verdict, Mark(verdict, OPEN, "?"))
     return Mark(f"{mark.word} (known)", mark.tone, mark.shape) if is_known else mark
+
+
+def answer(claims: Sequence[Verdict]) -> tuple[Mark, str]:
+    """The one answer of a run of claims alone: how many, then the number of each verdict."""
+    counts = Counter(claim.verdict for claim in claims)
+    numbers = [
+        f"{counts[word]} {word if counts[word] == 1 else PLURALS.get(word, word)}"
+        for word in VERDICTS
+        if counts[word]
+    ]
+    tone, shape = GOOD, "✓"
+    if counts["not checked"] == len(claims) or counts["error"]:
+        tone, shape = OPEN, "?"
+    if any(claim.verdict == "FAILS" and not claim.known for claim in claims):
+        tone, shape = BAD, "✕"
+    return Mark(many(len(claims), "claim"), tone, shape), ", ".join(numbers)
 
 
 def red_sections(report: RunReport) -> list[Section]:

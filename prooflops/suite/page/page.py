@@ -86,6 +86,9 @@ def page_of(report: RunReport) -> Page:
 def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
     mark, text = delivery.answer(report.benchmarks)
+    has_figures = delivery.figures(report.benchmarks) or report.undecided_floors
+    if report.claims and not has_figures:
+        mark, text = claims.answer(report.claims)
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     if machine.get("device") == "cpu":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from prooflops.suite.commands import PYTEST, command_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
@@ -68,17 +68,13 @@ class RunReport:
     caches: Mapping[str, int] = field(default_factory=dict)
     date: str = ""
     duration_s: float | None = None
-    arguments: tuple[str, ...] = ()
+    command: str = ""
     revision: str = ""
     version: str = ""
     pace: str = ""
     floors: tuple[str, ...] = ()
     partial: str = ""
     trends: tuple[Trend, ...] = ()
-
-    @property
-    def command(self) -> str:
-        return shlex.join(["pytest", *self.arguments])
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -150,7 +146,7 @@ def run_report(
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
         duration_s=ours["duration_s"],
-        arguments=tuple(map(str, ours["arguments"])),
+        command=ours.get("command") or command_of(PYTEST, list(map(str, ours["arguments"]))),
         revision=f"{revision} with uncommitted changes" if is_dirty else revision,
         version=ours["version"],
         pace=ours["pace"],

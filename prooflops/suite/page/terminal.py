@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from prooflops.suite import listing
+from prooflops.suite import commands, listing
 from prooflops.suite.page import claims, delivery, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import benchmark_table, topic_table, unmeasured_table
@@ -51,10 +51,12 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
             terminal.write_line(each, yellow=True)
     if report.claims or figures or report.undecided_floors:
         answer = page.headline(report)
-        first, *others = medium.headline_lines(answer, width)
-        terminal.write_line(first, bold=True, **{COLOURS[answer.mark.tone]: True})
-        for each in others:
+        for each in medium.headline_facts(answer, width):
             terminal.write_line(each)
+        for each in medium.wrapped(answer.sentence, width):
+            terminal.write_line(each, bold=True, **{COLOURS[answer.mark.tone]: True})
+    if finished.resume:
+        terminal.write_line(commands.going_on(finished.resume))
 
 
 def _print_claims(
@@ -97,8 +99,6 @@ def _places(finished: FinishedRun) -> Iterator[str]:
         yield f"part of a run: {finished.stopped}; no baseline, and the last whole report stays"
     elif finished.report.partial and finished.folder:
         yield f"part of a run: {finished.report.partial}; the last whole report stays"
-    if finished.resume:
-        yield f"to go on: python -m prooflops.suite.evidence --resume {finished.resume}"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from meta_tests.conftest import House, child_environment, new_house
+from prooflops.suite import commands
 from prooflops.suite.evidence.__main__ import KEPT_RUNS, remove_old_runs, words_for_workers
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops_gate.machine import limits
@@ -205,6 +206,24 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
     assert sorted(tmp_path.iterdir()) == [files[0], *files[3:]]
 
 
+@pytest.mark.parametrize(
+    ("made", "repeated", "goes_on"),
+    [
+        (
+            "",
+            "python -m prooflops.suite.evidence --claim flops",
+            "python -m prooflops.suite.evidence",
+        ),
+        ("validate --claim flops", "make validate ARGS='--claim flops'", "make validate ARGS="),
+        ("evidence ", "make evidence", "make validate ARGS="),
+    ],
+)
+def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, goes_on):
+    monkeypatch.setenv("PROOFLOPS_MADE", made)
+    assert commands.given(["--claim", "flops"]) == repeated
+    assert commands.going_on(Path("a.jsonl")).startswith(f"to go on: {goes_on}")
+
+
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     house = new_house(tmp_path)
     house.claim("demo.holds")
@@ -219,6 +238,9 @@ def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2, output
     assert "part of a run: interrupted, after 1 of 2 tests" in output
-    assert f"to go on: python -m prooflops.suite.evidence --resume {file.path}" in output
+    last = output.splitlines()[-1]
+    assert last == f"to go on: python -m prooflops.suite.evidence --resume {file.path}"
+    given = f"--timeout 8 --out {file.path} {' '.join(options)}"
+    assert f"repeat it: python -m prooflops.suite.evidence {given}" in output
     assert file.rows("over")[-1]["stopped"] == "interrupted"
     assert [*file.ended()] == ["test_claims/test_demo.py::test_first"]

@@ -52,7 +52,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
         claims=(claim, *report.claims[1:]),
         sources=sources,
         benchmarks=tuple(benches),
-        arguments=(HOSTILE,),
+        command=HOSTILE,
         revision=HOSTILE,
         partial=HOSTILE,
         trends=tuple(replace(each, name=HOSTILE) for each in report.trends),

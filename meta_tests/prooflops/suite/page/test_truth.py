@@ -131,6 +131,22 @@ def test_a_colour_says_no_more_than_was_judged(figures, beside, word):
         assert ("lower bounds" in text) is (word != "DELIVERS")
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "tone", "said"),
+    [
+        (["holds", "holds", "corrected"], "good", "3 claims: 2 hold, 1 corrected"),
+        (["holds", "FAILS"], "bad", "2 claims: 1 holds, 1 FAILS"),
+        (["holds", "error"], "open", "2 claims: 1 holds, 1 error"),
+        (["not checked"], "open", "1 claim: 1 not checked"),
+    ],
+)
+def test_a_run_of_claims_alone_leads_with_their_verdicts(report, verdicts, tone, said):
+    pairs = zip(report.claims, verdicts, strict=False)
+    claims = tuple(replace(claim, verdict=verdict) for claim, verdict in pairs)
+    headline = page_of(replace(report, benchmarks=(), claims=claims)).headline
+    assert (headline.mark.tone, headline.sentence) == (tone, said)
+
+
 def test_a_busy_run_delivers_at_least_and_says_how_slow_a_core_was(report_of):
     def shared(slowness):
         def contended(name, info, _stats):
