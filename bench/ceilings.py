@@ -38,6 +38,7 @@ SEARCH = {"cpu": 5, "other": 10}
 RESTS = search.WINDOWS_IN_BUDGET
 # Side of the product that tells how large the others may be.
 PROBE = {"cpu": 256, "other": 4096}
+PROBES, PROBES_IN_QUIET = 3, 30
 # The clock of an idle device is up again within some milliseconds.
 REST_S = 0.02
 # Untimed work after a rest: the first calls find cold caches and a clock that still rises.
@@ -97,13 +98,23 @@ class Ceilings:
 
         Raises Unsupported.
         """
-        if dtype not in self._probed:
-            side = PROBE.get(self.device.type, PROBE["other"])
-            probe = product(dtype, side, side, side, self.device)
-            with Float32Products(dtype):
-                times_s = timing.time(probe.multiply, self.device, warmup=1, rounds=3).times_s
-            self._probed[dtype] = probe.work.flops / min(times_s)
-        return self._probed[dtype]
+        return self._probed.get(dtype) or self._probe(dtype, PROBES)
+
+    def quietly(self, dtype: str) -> float:
+        """The best of the ceiling and of one product in a quiet moment now.
+
+        Other work may have slowed the whole search. Raises Unsupported.
+        """
+        return max(self.flop_per_s(dtype), self._probe(dtype, PROBES_IN_QUIET))
+
+    def _probe(self, dtype: str, rounds: int) -> float:
+        side = PROBE.get(self.device.type, PROBE["other"])
+        probe = product(dtype, side, side, side, self.device)
+        with Float32Products(dtype):
+            times_s = timing.time(probe.multiply, self.device, warmup=1, rounds=rounds).times_s
+        rate = max(self._probed.get(dtype, 0.0), probe.work.flops / min(times_s))
+        self._probed[dtype] = rate
+        return rate
 
     def remeasure(
         self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable"

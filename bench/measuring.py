@@ -38,6 +38,7 @@ CACHES = ("as-is", "hot", "cold")
 # In longest calls: undisturbed, a step of small operators takes up to 3 times as at the ceiling.
 HELD_UP = 3.0
 TRIALS_OF_A_CALL = 3
+LONGEST_TRIALS = 10.0
 
 
 class NotRead(dict[str, Any]):
@@ -76,11 +77,15 @@ class Measure:
         self.info.update(figures)
 
     def skip_if_slow(self, function: Callable[[], object]) -> None:
-        """Skips if each of three calls takes too long: one alone may have met other work."""
+        """Skips if each of three calls takes too long: one alone may have met other work.
+
+        Fewer, where they take `LONGEST_TRIALS` times as long as one may.
+        """
         seconds, limit_s = math.inf, self.schedule.pace.longest_call_s
+        began = perf_counter()
         for _ in range(TRIALS_OF_A_CALL):
             seconds = min(seconds, self.timer.call_s(TimedCall(function))[0])
-            if seconds <= limit_s or seconds > HELD_UP * limit_s:
+            if seconds <= limit_s or perf_counter() - began > LONGEST_TRIALS * limit_s:
                 break
         self.schedule.pace.skip_if_longer(seconds)
 

@@ -201,8 +201,14 @@ class Schedule:
         return look()
 
     def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
-        """Skips if this many FLOPs take too long at the ceiling. Raises Unsupported."""
-        self.pace.skip_if_longer(flops / ceilings.flop_per_s(dtype))
+        """Skips if this many FLOPs take too long at the ceiling, and in a quiet moment as well.
+
+        Raises Unsupported.
+        """
+        seconds = flops / ceilings.flop_per_s(dtype)
+        if seconds > self.pace.longest_call_s:
+            seconds = flops / ceilings.quietly(dtype)
+        self.pace.skip_if_longer(seconds)
 
     def first_calls(self, timer: CallTimer, call: TimedCall) -> tuple[float, float | None]:
         __tracebackhide__ = True

@@ -162,6 +162,39 @@ def test_the_ceiling_is_at_least_every_product_of_its_run():
     assert ceilings.best("fp32").shape == case.shape
 
 
+@pytest.mark.parametrize(
+    ("times", "is_skipped"),
+    [
+        ([0.05], False),
+        # A neighbour slowed the first, or the first two.
+        ([0.5, 0.05], False),
+        ([0.4, 0.3, 0.05], False),
+        ([0.5, 0.4, 0.3, 0.05], True),
+        # So slow that another trial costs too much.
+        ([2.0, 0.05], True),
+    ],
+)
+def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, is_skipped):
+    clock, call = scripted(times)
+    run = measure(clock, Pace(0.0, 0.0, 0.0, 0.1, width=0.01))
+    assert skips(partial(run.skip_if_slow, call)) == is_skipped
+
+
+@pytest.mark.parametrize(("flops", "is_skipped"), [(1e6, False), (1e18, True)])
+def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
+    supported("fp32")
+    ceilings = Ceilings(CPU, SHORT, _flop_per_s={("fp32", "sustainable"): 1e3})
+    assert skips(partial(measure().skip_if_longer, flops, "fp32", ceilings)) == is_skipped
+
+
+def skips(function):
+    try:
+        function()
+    except pytest.skip.Exception:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "tf32"])
 def test_fp32_is_rounded_in_rows_of_tf32_alone(card, dtype):
     """An image may allow tf32."""
