@@ -26,7 +26,10 @@ class CapturedTensors(TorchFunctionMode):
         self._note = note
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs or {}))
+        kwargs = kwargs or {}
+        # Most calls have none, and a walk through all arguments is slow.
+        if any(map(_may_be_real, (*args, *kwargs.values()))):
+            args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
         return func(*args, **kwargs)
 
     def _fake(self, tensor: Tensor) -> Tensor:
@@ -38,3 +41,8 @@ class CapturedTensors(TorchFunctionMode):
         copied = self._copies.tensor(tensor, "a tensor that the model or the loss captures")
         self._note(copied)
         return copied
+
+
+def _may_be_real(argument: Any) -> bool:
+    kind = type(argument)
+    return kind is not FakeTensor and issubclass(kind, (Tensor, tuple, list, dict))
