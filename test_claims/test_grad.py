@@ -233,7 +233,7 @@ def test_storing_activations_costs_no_flops_recomputing_one_forward(device, b, w
     formula = sum(linear_step(b, *of, recomputed=True).recomputation for of in pairwise(widths))
     equal(formula, forward, "recomputation")
 
-    # By default it stops at the last tensor that the backward pass needs.
+    # The default stops at the last tensor that the backward pass needs.
     _, _, stopped = run(recomputing, early=True)
     spared = backward + forward - stopped
     equal(spared, 2 * b * widths[-2] * widths[-1], "FLOPs that an early stop spares")

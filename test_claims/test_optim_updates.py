@@ -232,7 +232,7 @@ def test_steps_of_adagrad_shrink_where_those_of_a_flat_average_would_not(device,
     lengths = -moved(torch.optim.Adagrad, device, torch.full((64, 1), size), lr=lr)[:, 0]
     close(lengths, lr / np.arange(1, 65) ** 0.5, "lengths of the steps", rel=1e-3)
 
-    # Of equal squares the average is the square, whatever their number.
+    # An average of equal squares is the square, whatever their number.
     of_average = lr * size / sqrt(size**2)
     close(of_average / lengths[-1], 8, "a flat average's last step over it", rel=1e-3)
 

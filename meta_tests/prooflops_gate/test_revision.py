@@ -12,7 +12,7 @@ from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate import git
 from prooflops_gate.revision import meant, shallow
 
-# Of the configuration, which git passes on to other repositories.
+# Git passes its configuration on to other repositories.
 PASSED_ON = {"GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT"}
 FORKED = [(), (0,), (1,), (2,), (1,), (4,)]
 
@@ -168,7 +168,7 @@ def test_a_shallow_clone_of_one_branch_names_the_fetch_that_it_needs(clone, tmp_
 def test_files_that_a_merge_brought_are_not_charged(clone, monkeypatch, in_hook):
     here, commits = clone
     if in_hook:
-        # That of `git merge` itself.
+        # `git merge` itself sets this variable.
         monkeypatch.setenv(f"GITHEAD_{commits[5]}", "main")
     else:
         run_git(here, "merge", "-q", "--no-commit", "-s", "ours", "main")

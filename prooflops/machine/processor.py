@@ -16,7 +16,7 @@ KEYS = (
     ("vendor_id", "cpu family", "model", "stepping"),
     ("CPU implementer", "CPU architecture", "CPU part", "CPU revision"),
 )
-# By the signature in CPUID's leaf 0x40000000.
+# The signatures stand in CPUID's leaf 0x40000000.
 HYPERVISORS = {
     "KVMKVMKVM": "KVM", "Microsoft Hv": "Hyper-V", "VMwareVMware": "VMware", "XenVMMXenVMM": "Xen",
     "TCGTCGTCGTCG": "QEMU", "bhyve bhyve": "bhyve",

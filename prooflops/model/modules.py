@@ -107,7 +107,7 @@ class RunningModules:
         within = [name for name in names if is_top or name.startswith(f"{running}.")]
         if running in names or not within:
             return running
-        # Of tied weights an embedding's are looked up by a call.
+        # A model looks up an embedding's tied weights by a call.
         return min(within, key=lambda name: len(self.output_shapes[name]))
 
     def owners_other_than(self, name: str, parameters: Iterable[nn.Parameter]) -> set[str]:

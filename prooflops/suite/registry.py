@@ -27,7 +27,7 @@ NUMBERED = ("table", "figure", "equation", "theorem", "algorithm", "page", "slid
 MOST_QUOTED_WORDS = 5
 # The place of a citation whose statement was not found again in the source.
 NOT_LOCATED = "(not located)"
-# Of the claims that have a word, an error names so many.
+# An error names no more claims than these.
 MOST_NAMED = 20
 # A search is typed on a keyboard.
 SPELLING = str.maketrans({"·": "", ",": "", "×": "x"})

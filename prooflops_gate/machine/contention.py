@@ -21,7 +21,7 @@ from prooflops_gate.unpatched import os, resource, time
 OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
-# Of the time, for which a CPU quota stopped one core, or the sum of several.
+# Cores that a CPU quota may stop, on average over the time.
 STOPPED_SHARE = 0.01
 SWITCHES_PER_S = 100.0
 # The process's own children may have preempted it from here on.

@@ -135,7 +135,7 @@ EFFICIENT = "efficient_attention_backward"
 MATH = "bmm"
 SEQUENCES, HEADS, QUERIES = 2, 4, 10
 ROWS = SEQUENCES * HEADS * QUERIES
-# Of memory-efficient attention: a number for each row, in blocks of 32.
+# Memory-efficient attention keeps a number for each row, in blocks of 32.
 STATISTICS = SEQUENCES * HEADS * 32 * 4
 
 

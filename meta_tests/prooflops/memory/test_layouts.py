@@ -94,7 +94,8 @@ PARAMETERS = {
 @pytest.mark.parametrize("name", PARAMETERS)
 @one_thread()
 def test_parameters_lie_in_the_report_as_in_the_module(name):
-    loss = lambda out: out.square().mean()  # noqa: E731  its gradient is dense, so nothing is copied
+    # The gradient of this loss is dense, so nothing is copied.
+    loss = lambda out: out.square().mean()  # noqa: E731
     report = prooflops.model_report(PARAMETERS[name](), torch.randn(48, 48), "SGD", loss)
     assert 0 <= report.measured_peak_bytes - report.predicted_peak_bytes <= BOXED_NUMBERS_BYTES
 

@@ -59,13 +59,16 @@ class Timing:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """The comparable figures of one run on one machine, or on one of its cards."""
+    """The comparable figures of one run on one machine, or on one of its cards.
+
+    Only uncontended benchmarks have timings, unless the reader wants the contended ones as well.
+    """
 
     node: str
     kind: str  # the device's name
     date: str
     software: Mapping[str, str]  # versions; one that is absent is empty
-    timings: Mapping[str, Timing]  # of uncontended benchmarks
+    timings: Mapping[str, Timing]
     verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
     # Whether the machine delivers, as its page says it.
