@@ -29,6 +29,15 @@ class Rounds:
         self.kept = []
         self._timer, self._seconds = timer, seconds
 
+    def _make_runner(self, function):
+        def run(iterations):
+            start = self._timer()
+            for _ in range(iterations):
+                function()
+            return self._timer() - start
+
+        return run
+
     def pedantic(
         self,
         function,
@@ -43,10 +52,7 @@ class Rounds:
         for _ in range(rounds):
             if setup is not None:
                 assert setup() is None, "what a set-up returns is taken for arguments"
-            start = self._timer()
-            for _ in range(iterations):
-                function()
-            measured_s = (self._timer() - start) / iterations
+            measured_s = self._make_runner(function)(iterations) / iterations
             self.kept.append(measured_s if self._seconds is None else self._seconds)
 
         class Stats(dict[str, float]):

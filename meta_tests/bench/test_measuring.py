@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
 
@@ -81,6 +82,24 @@ def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
     assert (info["stopped_by"], info["method"]) == (reason, METHOD)
     assert info["ci_low"] <= seconds <= info["ci_high"]
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval")
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_fastest_round_is_kept_beside_the_median_where_it_counts(scripted, counts):
+    clock, call = scripted([0.1, 0.1, 0.1, 0.1, 0.03, 0.1])
+    looked = []
+
+    class Seen(measuring.NotRead):
+        def before_round(self):
+            # It takes no part of a round.
+            call()
+            looked.append(clock())
+
+    seen = Seen(fastest_counts=counts)
+    run = measure(clock, Pace(0.0, 0.0, 0.6, 1.0, width=0.01), conditions=lambda: nullcontext(seen))
+    assert run.median_s(call) == pytest.approx(0.1)
+    assert len(looked) == run.info["rounds"]
+    assert run.info.get("fastest_s") == (pytest.approx(0.03) if counts else None)
 
 
 WORK = matmul_work(48, 96, 64, "fp32")

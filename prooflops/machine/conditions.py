@@ -17,7 +17,7 @@ from prooflops.machine.device import uuid_of
 from prooflops.machine.sampling import Sampler, sampler_of
 from prooflops_gate.machine import cpu, nvml
 from prooflops_gate.machine.contention import Watch, label_contention
-from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
+from prooflops_gate.machine.core_speed import SLOW, CoreSpeed, with_core_speed
 
 POWER_CAP = "power cap"
 # GPUs change their clock in steps of 15 MHz, below 1 %.
@@ -30,11 +30,16 @@ PATIENCE_S = 10.0
 
 
 class Conditions(dict[str, Any]):
-    """The conditions of a measurement; complete when its block has ended."""
+    """The conditions of a measurement; complete when its block has ended.
 
-    def __init__(self, before: dict[str, Any] | None = None, sampler: Sampler | None = None):
-        super().__init__(before=before or {})
-        self.sampler = sampler or Sampler(None)
+    `core` is the speed of a CPU's core between the rounds.
+    """
+
+    def __init__(
+        self, before: dict[str, Any], sampler: Sampler, core: CoreSpeed | None = None
+    ) -> None:
+        super().__init__(before=before)
+        self.sampler, self.core = sampler, core
 
     @property
     def rival(self) -> str:
@@ -45,6 +50,21 @@ class Conditions(dict[str, Any]):
         """Leaves out of `during` what was sampled so far."""
         self.sampler.restart()
 
+    def before_round(self) -> None:
+        """Looks at the speed of a CPU's core."""
+        if self.core is not None:
+            self.core.look()
+
+    @property
+    def fastest_counts(self) -> bool:
+        """Whether the fastest round says what a CPU can do, by the gate's rule.
+
+        No other work competed, and the core ran at full speed before and after some round.
+        """
+        if self.core is None or label_contention(self["contention"])["contended"]:
+            return False
+        return self.core.stretch_s <= SLOW * self.core.fastest_s
+
 
 @contextmanager
 def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Conditions]:
@@ -52,13 +72,13 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
 
     They have the keys `before` and `after` (see `state`), `during` (see
     `prooflops.machine.sampling`; empty on a CPU), `contention` (see
-    `prooflops_gate.machine.contention`), on a CPU `slowed_at_most`, and those of
-    `label_conditions`. `watch` is that of the
-    whole benchmark, if one runs.
+    `prooflops_gate.machine.contention`), on a CPU `slowed_at_most` and `fastest_counts`, and those
+    of `label_conditions`. `watch` is that of the whole benchmark, if one runs.
     """
-    record = Conditions(state(device), sampler_of(device))
-    watch = watch or Watch()
     core = core_speed() if device.type == "cpu" else None
+    between = core and CoreSpeed(core.fastest_s, patience_s=0.0, sees_others=False)
+    record = Conditions(state(device), sampler_of(device), between)
+    watch = watch or Watch()
     if core is not None:
         core.begin()
         core.look()
@@ -72,6 +92,7 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
         core.look(last=True)
         most = slowed_at_most(record["contention"], core.slowest_s / core.fastest_s)
         record["slowed_at_most"] = most
+        record["fastest_counts"] = record.fastest_counts
         record["contention"] = with_core_speed(record["contention"], core.stretch_s, core.fastest_s)
     record["after"] = state(device)
     record.update(label_conditions(record))

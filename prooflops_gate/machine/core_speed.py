@@ -45,11 +45,19 @@ class CoreSpeed:
 
     `fastest_s`: of the work, as far as earlier processes know it. It falls as faster ones are seen.
     `patience_s`: that the whole process waits at most, `waited_s`: that it has. `was_fast`: whether
-    the core ever ran at full speed.
+    the core ever ran at full speed. `sees_others`: whether it looks at the other cores that a
+    benchmark uses, which preempts their threads.
     """
 
-    def __init__(self, fastest_s: float = math.inf, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        fastest_s: float = math.inf,
+        patience_s: float = PATIENCE_S,
+        *,
+        sees_others: bool = True,
+    ) -> None:
         self.fastest_s, self.was_fast = fastest_s, False
+        self.sees_others = sees_others
         self.patience_s, self.waited_s = patience_s, 0.0
         # Made when a benchmark first uses several.
         self._others: OtherCores | None = None
@@ -81,7 +89,8 @@ class CoreSpeed:
         now = time.perf_counter()
         if now - self._looked_at < EVERY_S * (1 + self._cores) and not last:
             return
-        if time.process_time() - self._cpu_s > SEVERAL * (now - self._looked_at):
+        used_cores = (time.process_time() - self._cpu_s) / (now - self._looked_at)
+        if self.sees_others and used_cores > SEVERAL:
             self._others = self._others or OtherCores()
             self._cores = len(self._others)
         work_s = self._work()

@@ -147,6 +147,14 @@ class Measurement:
         return engineering(*self.rate) if self.rate else "-"
 
     @property
+    def fastest_text(self) -> str:
+        """The rate of the fastest round, where it counts; "-" where it does not."""
+        if not self.rate or not self.has("fastest_s"):
+            return "-"
+        value, unit = self.rate
+        return engineering(value * self.median_s / self.number("fastest_s"), unit)
+
+    @property
     def bound(self) -> str:
         """Its limit: "memory-bound", "neither roof"; else why that is unknown, or empty."""
         bound = self.info.get("bound")

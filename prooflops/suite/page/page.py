@@ -10,6 +10,7 @@ from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
+    FASTEST_ROUND,
     bandwidth_table,
     benchmark_table,
     largest_step,
@@ -35,6 +36,10 @@ FOOT = (
 BANDWIDTHS = (
     "On a CPU the rows of a cache run on one core, those of the memory on all. Rows whose time is "
     "that of their launch are omitted."
+)
+FASTEST = (
+    "Fastest round: what the chip does while its core has full speed. It is shown where no other "
+    "work competed, and compared with nothing; all other rates are medians."
 )
 # How the reason of a benchmark begins whose calls take longer than its time allows.
 TOO_SLOW = "too slow here: "
@@ -66,8 +71,7 @@ def page_of(report: RunReport) -> Page:
                     anchor="limits", absent=ABSENT),
             Section("Unusual about this machine", remarks=highlights.unusual(report),
                     anchor="unusual", absent="Nothing."),
-            Section("Best rate of each dtype", rates_table(report.benchmarks, report.peaks),
-                    anchor="rates", absent=ABSENT),
+            rates_section(report),
             Section("Measured", parts=plots_of(report), anchor="plots", is_folded=False,
                     absent=ABSENT),
             history_section(report),
@@ -140,6 +144,12 @@ def delivery_section(report: RunReport, figures: list[delivery.Figure]) -> Secti
         anchor="delivers",
         absent="No benchmark with a floor ran.",
     )
+
+
+def rates_section(report: RunReport) -> Section:
+    rows = rates_table(report.benchmarks, report.peaks)
+    answer = FASTEST if rows and FASTEST_ROUND in rows[0] else ""
+    return Section("Best rate of each dtype", rows, answer=answer, anchor="rates", absent=ABSENT)
 
 
 def history_section(report: RunReport) -> Section:

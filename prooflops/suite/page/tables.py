@@ -46,6 +46,7 @@ ROOFLINE_HEAD = [
     "on paper",
 ]
 BANDWIDTH_HEAD = ["stream", "working set", "bandwidth", "reads", "spread"]
+FASTEST_ROUND = "fastest round"
 PREDICTIONS_HEAD = ["what", "benchmark", "predicted", "measured", "ratio"]
 # Quantity, unit, and the keys of the prediction and of the measurement.
 PREDICTIONS = (
@@ -132,10 +133,21 @@ def rates_table(
 ) -> list[list[str]]:
     """The best rate of each dtype; no row without a product."""
     rows = []
-    for dtype, bench in best_products(benchmarks).items():
+    best = best_products(benchmarks)
+    for dtype, bench in best.items():
         of_peak = share_of_peak(bench.info, peaks)
         rows.append([dtype, bench.rate_text, of_peak, bench.name, spread_text(bench)])
-    return [RATES_HEAD, *rows] if rows else []
+    return with_fastest([RATES_HEAD, *rows], [*best.values()]) if rows else []
+
+
+def with_fastest(
+    rows: Sequence[Sequence[str]], benchmarks: Sequence[Measurement]
+) -> list[list[str]]:
+    """A table with a column for the rate of the fastest round, if any counts."""
+    cells = [FASTEST_ROUND, *(bench.fastest_text for bench in benchmarks)]
+    if not any(bench.has("fastest_s") for bench in benchmarks):
+        return [list(row) for row in rows]
+    return [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
 
 
 def _rate(bench: Measurement) -> float:
@@ -173,13 +185,13 @@ def roofline_table(kernels: Sequence[Measurement]) -> list[list[str]]:
 
 def bandwidth_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
     """One row per stream of the memory or a cache that has a bandwidth."""
+    streams = [bench for bench in benchmarks if bench.level and bench.has("bytes") and bench.rate]
     rows = []
-    for bench in benchmarks:
-        if bench.level and bench.has("bytes") and bench.rate:
-            size = binary(bench.number("bytes"))
-            reads = f"{bench.number('read_share'):.0%}"
-            rows.append([bench.case, size, bench.rate_text, reads, spread_text(bench)])
-    return [BANDWIDTH_HEAD, *rows] if rows else []
+    for bench in streams:
+        size = binary(bench.number("bytes"))
+        reads = f"{bench.number('read_share'):.0%}"
+        rows.append([bench.case, size, bench.rate_text, reads, spread_text(bench)])
+    return with_fastest([BANDWIDTH_HEAD, *rows], streams) if rows else []
 
 
 def step_memory_table(step: Measurement) -> list[list[str]]:

@@ -13,7 +13,7 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
-from prooflops.suite.page.tables import best_products
+from prooflops.suite.page.tables import best_products, rates_table
 from prooflops_gate.page.markdown import markdown
 
 
@@ -61,6 +61,16 @@ def test_a_bandwidth_that_was_not_measured_is_said_once(report):
     unmeasured = dict.fromkeys(("bench/a.py::test_a", "bench/a.py::test_b"), reason)
     said = limits(replace(report, benchmarks=without, unmeasured=unmeasured))
     assert [each for each in said if each.startswith("memory bandwidth")] == [reason]
+
+
+def test_the_fastest_round_has_a_column_and_enters_no_comparison():
+    info = {"dtype": "fp32", "flop_per_s": 1e11}
+    slow = Measurement("matmul[a]", "a", 2e-3, 0.0, info | {"fastest_s": 1e-3})
+    fast = Measurement("matmul[b]", "b", 1e-3, 0.0, info | {"flop_per_s": 1.5e11})
+    head, row = rates_table([slow], {})
+    assert (head[-1], row[-1], row[1]) == ("fastest round", "200 GFLOP/s", "100 GFLOP/s")
+    assert best_products([slow, fast])["fp32"] is fast
+    assert "fastest round" not in rates_table([fast], {})[0]
 
 
 @pytest.mark.parametrize(
