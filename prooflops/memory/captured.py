@@ -13,7 +13,25 @@ from torch.utils._pytree import tree_map_only
 from prooflops.memory.copies import Copies
 
 
-class CapturedTensors(TorchFunctionMode):
+class KnownCopies(TorchFunctionMode):
+    """Gives torch's functions the copy of each tensor that was copied."""
+
+    def __init__(self, copies: Copies) -> None:
+        super().__init__()
+        self._copies = copies
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # Most calls have none, and a walk through all arguments is slow.
+        if any(map(_may_be_real, (*args, *kwargs.values()))):
+            args, kwargs = tree_map_only(Tensor, self._copy_of, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _copy_of(self, tensor: Tensor) -> Tensor:
+        return self._copies.known(tensor)
+
+
+class CapturedTensors(KnownCopies):
     """Gives torch's functions the fake copy of each real tensor, wherever the code has it from.
 
     A closure, a global, another network or an object of the batch may hold one. The copies are made
@@ -21,22 +39,12 @@ class CapturedTensors(TorchFunctionMode):
     """
 
     def __init__(self, copies: Copies, note: Callable[[Tensor], object]) -> None:
-        super().__init__()
-        self._copies = copies
+        super().__init__(copies)
         self._note = note
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        # Most calls have none, and a walk through all arguments is slow.
-        if any(map(_may_be_real, (*args, *kwargs.values()))):
-            args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
-        return func(*args, **kwargs)
-
-    def _fake(self, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        known = self._copies.known(tensor)
-        if known is not tensor:
+    def _copy_of(self, tensor: Tensor) -> Tensor:
+        known = super()._copy_of(tensor)
+        if isinstance(tensor, FakeTensor) or known is not tensor:
             return known
         copied = self._copies.tensor(tensor, "a tensor that the model or the loss captures")
         self._note(copied)

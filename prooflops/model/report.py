@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from accounting.checks import at_least_one, validated_choice
 from prooflops.machine import device as machine
+from prooflops.memory.captured import KnownCopies
 from prooflops.memory.copies import Copies, why_not_copied
 from prooflops.memory.fits import cuda_card
 from prooflops.model import page
@@ -192,7 +193,13 @@ def _copies(
         given = tree_map_only(Tensor, copies.tensor, given)
     with user_code("making the optimizer"):
         made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-    return copied, given, made, loss, stated
+    return copied, given, made, loss and partial(_on_copies, copies, loss), stated
+
+
+def _on_copies(copies: Copies, loss: Loss, output: Any) -> Tensor:
+    """The loss, whose gradients reach the copies of the module's parameters that it names."""
+    with KnownCopies(copies):
+        return loss(output)
 
 
 def _stated(examples: int | None, tokens: int | None) -> tuple[int, str] | None:

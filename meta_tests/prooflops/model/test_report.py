@@ -79,6 +79,16 @@ def test_module_gradients_and_generators_stay_as_they_are():
     assert random.getstate() == generators[1]
 
 
+def test_a_loss_that_names_the_modules_parameters_steps_the_copy():
+    net = nn.Linear(WIDTH, HIDDEN, bias=False)
+    penalty = lambda output: output.mean() + net.weight.square().sum()  # noqa: E731
+    report = prooflops.model_report(net, torch.randn(BATCH, WIDTH), "SGD", penalty)
+    assert net.weight.grad is None
+    assert report.examination.memory.row("gradients").measured_bytes == 4 * LAYER
+    predicted, measured = report.predicted_peak_bytes, report.measured_peak_bytes
+    assert 0.9 * measured < predicted <= measured
+
+
 def linear():
     return nn.Linear(100, 100)
 
