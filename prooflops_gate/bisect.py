@@ -282,9 +282,9 @@ def bisect(question: Question, commit: str) -> Comparison:
 
 
 def with_commit(row: Row, said: str) -> Row:
-    """The row of a time or of instructions, whose note begins with its first slow commit."""
+    """The row of a time or of instructions, which says where by its first slow commit."""
     if row.quantity in (TIME, INSTRUCTIONS):
-        return replace(row, note=joined(said, row.note))
+        return replace(row, where=joined(said, row.where))
     return row
 
 

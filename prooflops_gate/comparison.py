@@ -167,8 +167,8 @@ def summed_up(
     of_times, of_counts = times.decide(), counted.decide()
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
     rows = resolved(rows, counted.found, times.rule.smallest)
-    if question.asked and worth_explaining(rows) and time.monotonic() < question.ends:
-        question.say("one more pair counts by function where the work went")
+    if question.asked and worth_explaining(rows):
+        question.say("one more pair counts the work of each function")
         has_valgrind = bool(counted.found)
         rows = explained(rows, pairs.sample, question.ends, has_valgrind=has_valgrind)
     notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)

@@ -42,9 +42,10 @@ class Row:
 
     `quantity` is "time", "instructions", "memory", the "verdict" of a claim, or the key of an exact
     figure. `effect` is that of a time, above 1 is worse. `by` is the quantity that decided, where
-    there were two. `fresh` pairs confirmed a verdict after it was suspected. `where` names the
-    functions that take more than before, `test` the test that measured it, where that has another
-    name.
+    there were two. `fresh` pairs confirmed a verdict after it was suspected. `instructions` is the
+    ratio of a time's instructions, 1 where they are the same. `where` names the functions that take
+    more than before, or says why none is named; `test` the test that measured it, where that has
+    another name.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     note: str = ""
     by: str = ""
     fresh: int = 0
+    instructions: float | None = None
     where: str = ""
     test: str = ""
 
@@ -73,7 +75,8 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
     """The row of a quantity that only one side has: MISSING or NEW."""
     if after is not None:
         return Row(name, quantity, before, after, "NEW")
-    return Row(name, quantity, before, after, "MISSING", note="it did not run")
+    note = "it did not run" if quantity == TIME else "it reports this no more"
+    return Row(name, quantity, before, after, "MISSING", note=note)
 
 
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
@@ -104,17 +107,14 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
 def figures(row: Row) -> list[str]:
     """The figures of a row before and after, as text."""
-    before, after = _figure(row, row.before), _figure(row, row.after)
-    if row.quantity in RESOURCES and row.before:
-        after += f" ({row.after / row.before - 1:+.1%})"
-    return [before, after]
+    return [_figure(row, row.before), _figure(row, row.after)]
 
 
 def _cells(row: Row) -> list[str]:
     ratio, bounds = "", ""
     if row.effect:
         ratio, bounds = f"{row.effect.ratio:.3f}", interval(row.effect)
-    elif row.is_time and row.before and row.after:
+    elif (row.is_time or row.quantity in RESOURCES) and row.before and row.after:
         ratio = f"{row.after / row.before:.3f}"
     verdict = row.verdict + (f" by {row.by}" if row.by else "")
     if row.note:
@@ -153,8 +153,23 @@ def _figure(row: Row, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def counts(rows: Iterable[Row]) -> str:
-    """The number of rows per verdict, the worst first: "1 SLOWER, 3 SAME"; empty without rows."""
-    found = [row.verdict for row in rows]
-    present = [verdict for verdict in VERDICTS if verdict in found]
-    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in present)
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """The number of benchmarks and claims by their worst verdict, the worst first.
+
+    >>> counts([Row("a", "time", 1, 2, "SLOWER"), Row("a", "flops", 1, 2, "CHANGED")])
+    {'SLOWER': 1}
+    """
+    found = list(worst_verdicts(rows).values())
+    return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}
+
+
+def worst_first(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: VERDICTS.index(row.verdict))
+
+
+def worst_verdicts(rows: Iterable[Row]) -> dict[str, str]:
+    """The worst verdict on each benchmark or claim, by its name."""
+    worst: dict[str, str] = {}
+    for row in worst_first(rows):
+        worst.setdefault(row.name, row.verdict)
+    return worst

@@ -33,7 +33,7 @@ from prooflops_gate.report import github
 from prooflops_gate.report.files import publish
 from prooflops_gate.report.noise_table import noise_table
 from prooflops_gate.report.result import BROKEN, FINISHED, INTERRUPTED, Judge, Result
-from prooflops_gate.report.terminal import lines_of
+from prooflops_gate.report.terminal import below_the_box, box
 from prooflops_gate.report.tests import Reports
 from prooflops_gate.rows import INSTRUCTIONS, Row
 from prooflops_gate.run_state import is_replicate
@@ -242,7 +242,9 @@ class Gate:
             return
         terminalreporter.section(f"gate: {result.title}")
         is_verbose = terminalreporter.verbosity > 0
-        write_lines(terminalreporter, lines_of(result, is_verbose=is_verbose))
+        write_lines(terminalreporter, box(result, is_verbose=is_verbose))
+        terminalreporter.write_sep("=")
+        write_lines(terminalreporter, below_the_box(result, is_verbose=is_verbose))
         places = github.places_of(self.selection.items, self.selection.names)
         root = self.config.rootpath
         for line in github.commands(result.failing, result.warning, places, root):

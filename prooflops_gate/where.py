@@ -16,6 +16,10 @@ from prooflops_gate.task import Counting, OutOfTime, Pair, Replicate, ReplicateF
 
 MOST_FUNCTIONS = 5
 MOST_BENCHMARKS = 10
+NO_TIME = "no function is named, as the budget ended first"
+NO_PROCESS = "no function is named, as the tests failed while counted"
+NO_PYTHON = "no Python function executes more bytecodes"
+NO_FUNCTION = "neither a Python nor a C function executes more"
 # What callgrind or the interpreter put there: no function of anybody's.
 NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?|\(below main\)")
 # The interpreter's own functions: all Python code runs in them.
@@ -87,32 +91,55 @@ def _of_c(test: str, done: Replicate) -> Mapping[str, int]:
 
 
 def worth_explaining(rows: Sequence[Row]) -> list[str]:
-    """The tests of the rows whose additional work is to be found."""
-    verdicts = ("SLOWER", "MORE INSTRUCTIONS")
-    names = [row.test or row.name for row in rows if row.verdict in verdicts]
-    return list(dict.fromkeys(names))[:MOST_BENCHMARKS]
+    """The tests of the rows whose additional work is to be found.
+
+    A time that grew without more instructions has none.
+    """
+    names = [row.test or row.name for row in rows if _is_risen(row)]
+    return list(dict.fromkeys(names))
+
+
+def _is_risen(row: Row) -> bool:
+    has_more = row.instructions is None or row.instructions > 1
+    return row.verdict in ("SLOWER", "MORE INSTRUCTIONS") and has_more
 
 
 def explained(
     rows: Sequence[Row], sample: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
 ) -> list[Row]:
-    """The rows.
+    """The rows; those with more work name its functions, or say in a clause why they name none.
 
-    Those that say SLOWER or MORE INSTRUCTIONS name the functions, where there is time for it.
+    Bytecodes are counted first, as that takes seconds, and under valgrind what shows none.
     """
     tests = worth_explaining(rows)
-    if not tests:
-        return list(rows)
-    counting = Counting(by_function=True, valgrind=has_valgrind)
-    try:
-        pair = sample(Task(tests=tuple(tests), counting=counting, ends=ends))
-    except (OutOfTime, ReplicateFailed):
-        return list(rows)
-    found = {test: where_it_went(test, pair) for test in tests}
-    return [_with_where(row, found.get(row.test or row.name, "")) for row in rows]
+    found = dict.fromkeys(tests[MOST_BENCHMARKS:], f"{MOST_BENCHMARKS} tests are explained at most")
+    left = tests[:MOST_BENCHMARKS]
+    for valgrind in (False, True)[: 1 + has_valgrind]:
+        counting = Counting(by_function=True, valgrind=valgrind)
+        task = Task(tests=tuple(left), counting=counting, ends=ends)
+        try:
+            pair = sample(task) if left else None
+        except OutOfTime:
+            found |= dict.fromkeys(left, NO_TIME)
+            break
+        except ReplicateFailed:
+            found |= dict.fromkeys(left, NO_PROCESS)
+            continue
+        if pair:
+            why = NO_FUNCTION if valgrind else NO_PYTHON
+            found |= {test: where_it_went(test, pair) or why for test in left}
+            left = [test for test in left if found[test] == why]
+    return [
+        replace(row, where=found[row.test or row.name]) if _is_risen(row) else row for row in rows
+    ]
 
 
-def _with_where(row: Row, where: str) -> Row:
-    if row.verdict in ("SLOWER", "MORE INSTRUCTIONS") and where:
-        return replace(row, where=f"where it went: {where}")
-    return row
+def first_function(where: str) -> str:
+    """The function whose count rose most, or why none is named.
+
+    >>> first_function("work.py:busy 1,000 -> 4,000 bytecodes, b 1 -> 2")
+    'work.py:busy'
+    >>> first_function(NO_PYTHON)
+    'no Python function executes more bytecodes'
+    """
+    return re.split(r" [\d,]+ -> ", where)[0]

@@ -4,6 +4,7 @@ It runs the tests asked for, at the pace asked for, and leaves a record.
 """
 
 import inspect
+import math
 import re
 import sys
 import time
@@ -24,8 +25,16 @@ from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.machine.cpu import allowed_cores
 from prooflops_gate.process import Processes
-from prooflops_gate.task import Counting, Layout, Pair, ReplicateFailed, Side, Task
-from prooflops_gate.where import where_it_went
+from prooflops_gate.rows import Row
+from prooflops_gate.task import Counting, Layout, OutOfTime, Pair, ReplicateFailed, Side, Task
+from prooflops_gate.where import (
+    NO_PROCESS,
+    NO_PYTHON,
+    NO_TIME,
+    explained,
+    first_function,
+    where_it_went,
+)
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}
 WITH_PLUGIN = ("-p", "prooflops_gate.plugin")
@@ -692,3 +701,78 @@ def test_instructions_are_counted_in_time_and_told_apart_by_function(children):
     assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
     assert re.match(r"\w+ [\d,]+ -> [\d,]+ instructions", where), where
     assert re.search(r"range\w* [\d,]+ -> [\d,]+", where), where
+
+
+# More of each is more work, of which only the first three show bytecodes.
+MORE_WORK = """
+import dataclasses, zlib
+
+@dataclasses.dataclass
+class Point:
+    x: int = 0
+    y: int = 0
+    {field}: int = 0
+
+class Method:
+    def grow(self):
+        for _ in range({size}):
+            pass
+
+TABLE = [*range({size})]
+
+def test_generated(benchmark):
+    benchmark.pedantic(Point)
+
+def test_method(benchmark):
+    benchmark.pedantic(Method().grow)
+
+def test_comprehension(benchmark):
+    benchmark.pedantic(lambda: [each for each in range({size})])
+
+def test_extension(benchmark):
+    benchmark.pedantic(zlib.crc32, args=(bytes(10 * {size}),))
+
+def test_table(benchmark):
+    benchmark.pedantic(lambda: -1 in TABLE)
+"""
+FUNCTIONS = {
+    "generated": r"<string>:.*__init__",
+    "method": r"test_it.py:Method.grow",
+    "comprehension": r"test_it.py:test_comprehension\.<locals>\.<lambda>.*",
+    "extension": NO_PYTHON,
+    "table": NO_PYTHON,
+}
+IN_C = {"extension": r"\w*crc32\w*", "table": r"\w*(contains|compare)\w*"}
+
+
+@pytest.mark.parametrize("has_valgrind", [False, True])
+def test_a_row_with_more_work_names_its_function_or_says_why_not(children, has_valgrind):
+    if has_valgrind and not is_usable():
+        pytest.skip("valgrind is not installed")
+
+    def sample(task):
+        done = []
+        for size, field in ((10, "y"), (2000, "z")):
+            children.write(MORE_WORK.format(size=size, field=field))
+            done.append(children.run(processes, task.tests, counting=task.counting))
+        return Pair(*done)
+
+    named = FUNCTIONS | IN_C if has_valgrind else FUNCTIONS
+    rows = [Row(f"test_it.py::test_{name}", "time", 1.0, 2.0, "SLOWER") for name in named]
+    with children.processes(300.0) as processes:
+        found = explained(rows, sample, math.inf, has_valgrind=has_valgrind)
+    for row, name in zip(found, named.values(), strict=True):
+        assert re.fullmatch(name, first_function(row.where)), (row.name, row.where)
+
+
+@pytest.mark.parametrize(("error", "why"), [(OutOfTime, NO_TIME), (ReplicateFailed, NO_PROCESS)])
+def test_a_row_says_why_its_function_could_not_be_counted(error, why):
+    def sample(task):
+        raise error("ended")
+
+    rows = [
+        Row("a", "time", 1.0, 2.0, "SLOWER"),
+        Row("b", "time", 1.0, 2.0, "SLOWER", instructions=1.0),
+    ]
+    found = explained(rows, sample, math.inf, has_valgrind=True)
+    assert [row.where for row in found] == [why, ""]

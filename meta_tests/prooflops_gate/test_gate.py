@@ -68,7 +68,9 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tm
         "test_that_is_skipped_now": "INCONCLUSIVE",
     }, done.output
     slow = rows["test_slow", "time"]
-    assert "where it went: work.py:busy " in slow["where"], done.output
+    assert slow["where"].startswith("work.py:busy "), done.output
+    assert slow["sentence"].endswith(": work.py:busy"), slow["sentence"]
+    assert content["counts"]["SLOWER"] == 1
     assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], done.output
     cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
@@ -257,8 +259,8 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert done.code == 1
     assert "the baseline main (" in done.output, done.output
     assert f"SLOWER: {ONE}" in done.output
-    assert "flops is 3000, but was 600" in done.output
-    assert f"MORE MEMORY: {ONE} uses more memory a call: " in done.output
+    assert "flops is 3,000, but was 600" in done.output
+    assert re.search(f"MORE MEMORY: {ONE} takes .* memory, ", done.output), done.output
     assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
     (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
     (said,) = json.loads(file.read_text())["verdicts"]

@@ -165,7 +165,7 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
     assert codes == [0, 0, 1, 0, 0], "to install, gate, comment, and comment again"
     comment = commented(tmp_path)
     assert "is gone" not in comment
-    assert "SLOWER (1)" in comment
+    assert "gate: fails: 1 SLOWER" in comment
     assert json.loads((here / "gate.json").read_text())["fails"]
     done = shell(own[-1], here, runner)
     assert done.returncode == 1
@@ -180,7 +180,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_pat
     environment = runner | {"GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
     assert codes == [0, 0, 1, 0, 0], "to install, valgrind, compare, comment, and again"
-    assert "SLOWER (1)" in commented(tmp_path)
+    assert "gate: fails: 1 SLOWER" in commented(tmp_path)
     assert json.loads((tmp_path / "gate.json").read_text())["fails"]
 
 
@@ -199,7 +199,7 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path,
     lines = [*job["before_script"], *job["script"], *job["after_script"], *job["after_script"]]
     codes = [shell({"run": line}, here, environment).returncode for line in lines]
     assert codes == [0, 0, 0, 1, 0, 0], "to install, valgrind, fetch, compare, comment, and again"
-    assert "SLOWER (1)" in commented(tmp_path)
+    assert "gate: fails: 1 SLOWER" in commented(tmp_path)
 
 
 def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():

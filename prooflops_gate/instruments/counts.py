@@ -31,7 +31,6 @@ UNSTEADY = "NOT REPEATABLE"
 # A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
 # layout.
 SMALL_SLOWDOWN = 0.10
-PLACEMENT = "same instructions: placement, cache, waiting"
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,13 @@ class Count:
     def ratio(self) -> float:
         """Its median over the pairs."""
         return math.exp(median(self.logs))
+
+    @property
+    def steady_ratio(self) -> float | None:
+        """The ratio that a row says: 1 where the instructions are the same, None if unknown."""
+        if self.verdict == UNSTEADY:
+            return None
+        return 1.0 if self.verdict == "SAME" else self.ratio
 
     @property
     def row_values(self) -> tuple[float, float]:
@@ -156,22 +162,18 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     """
     if count is None or row.effect is None or not row.is_time:
         return row
-    is_same = count.verdict == "SAME"
-    if row.verdict == "SLOWER" and is_same:
-        if alone and row.effect.ratio < 1 + SMALL_SLOWDOWN:
-            note = joined(f"alone slower by time, with the {PLACEMENT}", str(count), row.note)
-            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
-        return replace(row, by=TIME, note=joined(PLACEMENT, str(count), row.note))
-    if row.verdict != "INCONCLUSIVE":
-        # Time has decided: a count that scatters adds nothing.
-        said = "" if count.verdict == UNSTEADY else str(count)
-        return replace(row, by=TIME, note=joined(said, row.note))
-    verdict = by_count(count, row, smallest)
-    if verdict:
-        return replace(row, verdict=verdict, by=INSTRUCTIONS, note=joined(str(count), row.note))
-    if count.verdict == UNSTEADY:
-        return replace(row, note=joined(row.note, f"{count}: {count.why_open}"))
-    return replace(row, note=joined(str(count), row.note))
+    is_small = alone and row.effect.ratio < 1 + SMALL_SLOWDOWN
+    why_open = f": {count.why_open}" if count.verdict == UNSTEADY else ""
+    verdict, by = row.verdict, TIME
+    if row.verdict == "SLOWER" and count.verdict == "SAME" and is_small:
+        verdict, by = "SAME", INSTRUCTIONS
+    elif row.verdict == "INCONCLUSIVE":
+        decided = by_count(count, row, smallest)
+        verdict, by = (decided, INSTRUCTIONS) if decided else (row.verdict, "")
+    # Where time has decided, a count that scatters adds nothing.
+    said = "" if why_open and by == TIME else f"{count}{why_open if not by else ''}"
+    note = joined(said, row.note)
+    return replace(row, verdict=verdict, by=by, note=note, instructions=count.steady_ratio)
 
 
 def by_count(count: Count, row: Row, smallest: float) -> str:

@@ -183,8 +183,6 @@ class Instructions:
         if left:
             had = f"{many(self.pairs, 'pair')} had the time"
             notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
-        if self.found:
-            notes += filter(None, [BLIND, self.features])
         if not self.costs_s:
             return Decided(rows, tuple(notes))
         unsteady = sum(count.verdict == UNSTEADY for count in self.found.values())
@@ -193,7 +191,8 @@ class Instructions:
             f"{tally(self.found.values())}, {unsteady} do not repeat; time alone decides "
             f"{len(self.costs_s) - len(self.found)} without a count; {self.pairs} pairs"
         )
-        return Decided(rows, tuple(notes), (detail,))
+        blind = filter(None, [BLIND, self.features]) if self.found else ()
+        return Decided(rows, tuple(notes), (detail, *blind))
 
 
 def instructions_of(

@@ -187,6 +187,9 @@ def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule)
     before, after = (median(seconds(side)) if side else None for side in sides)
     if before is None or after is None:
         return one_sided(name, TIME, before, after)
+    if decision:
+        # Medians of each side alone may point the other way than the ratio of the pairs.
+        after = before * decision.effect.ratio
     notes = []
     reached, effect, fresh = "INCONCLUSIVE", None, 0
     if decision is None:
@@ -261,10 +264,10 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     """
     noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
     if not noises or not math.isfinite(noises[-1]):
-        return "too few pairs to know which slowdowns a run like this finds"
+        return "too few pairs to know which slowdowns time alone confirms"
     half, every = (
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
         for noise in (noises[len(noises) // 2], noises[-1])
     )
     where = f" in half of the benchmarks, {every} or more in all" if half != every else ""
-    return f"slowdowns that a run like this finds: {half} or more{where}"
+    return f"time alone confirms slowdowns of {half} or more{where}"

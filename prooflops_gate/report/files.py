@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.report.result import FINISHED, INTERRUPTED, Result
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.report.terminal import remedies, sections
-from prooflops_gate.rows import SHOWN_LEVEL, VERDICTS, Row
+from prooflops_gate.report.terminal import contention_of, lines_of_rows, rows_that_matter
+from prooflops_gate.rows import SHOWN_LEVEL, Row, counts
 from prooflops_gate.rows import table as table_of
 
 # Whoever changes the form of the JSON raises it.
@@ -59,9 +58,9 @@ def write(result: Result, settings: Settings) -> None:
 
 
 def comment(result: Result) -> str:
-    """A comment for a pull request.
+    """A comment for a pull request: the verdict, what to do next, the rows that matter.
 
-    A sentence for each row that is not SAME, the figures folded.
+    The figures are folded.
     """
     page = page_of(result)
     text = markdown(page)
@@ -71,31 +70,27 @@ def comment(result: Result) -> str:
 
 
 def page_of(result: Result) -> Page:
-    groups = [] if result.table else sections(result.rows, MOST_ROWS)
-    found = [_group(*group) for group in groups]
-    if result.table:
-        found.append(Section("Noise", rows=result.table))
-    found.append(Section("Beside that", remarks=[*remedies(result.rows), *result.lines]))
-    shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
-    rows = table_of(shown) if shown else []
-    found.append(Section("Figures", rows=rows, remarks=result.details, is_folded=True))
+    found = [line.text for line in lines_of_rows(result.rows, MOST_ROWS)]
+    rows = table_of(rows_that_matter(result.rows)[:MOST_ROWS])
+    details = [*contention_of(result.rows), *result.details]
+    next_step = [f"Next: {result.next_step}."] if result.next_step else []
     return Page(
-        title=result.last or "gate",
+        title=result.verdict or "gate",
         kind="gate",
-        sections=found,
-        lead=[result.title or result.reason],
+        sections=[
+            Section("Noise", rows=result.table)
+            if result.table
+            else Section("Rows", remarks=found, absent="Nothing was compared."),
+            Section("Notes", remarks=result.lines),
+            Section("Figures", rows=rows, remarks=details, is_folded=True),
+        ],
+        lead=[result.title or result.reason, *next_step],
         warnings=[f"Warning: {result.warning}"] if result.warning else [],
     )
 
 
-def _group(heading: str, lines: Sequence[str]) -> Section:
-    title, _, known = heading.partition(": ")
-    return Section(title, remarks=lines, absent=known or "Nothing else.")
-
-
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
     """The result as `gate.schema.json` describes it."""
-    found = [row.verdict for row in result.rows]
     return {
         "schema": SCHEMA,
         "prooflops": __version__,
@@ -105,17 +100,18 @@ def as_json(result: Result, settings: Settings) -> dict[str, Any]:
         "gates": settings.gate or bool(settings.bisect),
         "fails": bool(result.failing or result.failed_tests) or result.status != FINISHED,
         "min_effect": settings.min_effect,
-        "counts": {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found},
+        "counts": counts(result.rows),
         "rows": [_row(row, row in result.failing) for row in result.rows],
         "failed_tests": sorted(result.failed_tests),
         "warning": result.warning,
-        "lines": [*result.lines, *result.details],
+        "next": result.next_step,
+        "lines": [*result.lines, *contention_of(result.rows), *result.details],
     }
 
 
 def _row(row: Row, fails: bool) -> dict[str, Any]:
     known = {key: getattr(row, key) for key in ("name", "quantity", "verdict", "note", "where")}
-    known |= {key: _plain(getattr(row, key)) for key in ("before", "after")}
+    known |= {key: _plain(getattr(row, key)) for key in ("before", "after", "instructions")}
     known |= {key: _plain(getattr(row.effect, key, None)) for key in ("ratio", "pairs", "noise")}
     bounds = row.effect.bounds(SHOWN_LEVEL) if row.effect else (None, None, None)
     known |= dict(zip(("low", "high", "level"), bounds, strict=True))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from prooflops_gate.comparison import Comparison
-from prooflops_gate.console.tables import many
 from prooflops_gate.instruments.time_rule import OPEN, excludes
 from prooflops_gate.options import REPORT_ONLY, Settings
-from prooflops_gate.report.sentences import summary
-from prooflops_gate.rows import VERDICTS, Row, counts
+from prooflops_gate.report.sentences import next_step, summary
+from prooflops_gate.rows import Row, joined, worst_first
 
 FINISHED, INTERRUPTED, BROKEN = "finished", "interrupted", "broken"
 DECIDED = ("SAME", "SLOWER", "FASTER")
@@ -23,8 +22,8 @@ class Result:
     """A comparison with its consequences, or why it did not end.
 
     `rows` are the worst first. `warning`: that this run passes although it left open too much.
-    `last` is the whole run in one line. `reason`: why the status is not FINISHED. `failed_tests`
-    failed by themselves.
+    `verdict` is the whole run in one line, `next_step` what to do. `reason`: why the status is not
+    FINISHED. `failed_tests` failed by themselves.
     """
 
     title: str
@@ -33,7 +32,8 @@ class Result:
     warning: str = ""
     lines: Sequence[str] = ()
     details: Sequence[str] = ()
-    last: str = ""
+    verdict: str = ""
+    next_step: str = ""
     table: Sequence[Sequence[str]] = ()
     status: str = FINISHED
     reason: str = ""
@@ -48,7 +48,8 @@ class Judge:
     markers: Mapping[str, Mapping[str, Any]]
 
     def failing(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that fail the gate."""
+        """The rows that fail the gate, the worst first."""
+        rows = worst_first(rows)
         if self.settings.bisect:
             return [row for row in rows if row.is_time and row.verdict == "SLOWER"]
         if not self.settings.gate:
@@ -75,7 +76,7 @@ class Judge:
         reason: str = "",
     ) -> Result:
         """What was found so far, and what that means."""
-        rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
+        rows = worst_first(found.rows)
         failing = self.failing(rows)
         warning, passing = self.open_ones(rows)
         return Result(
@@ -85,14 +86,15 @@ class Judge:
             warning=warning,
             lines=[*filter(None, [passing]), *found.notes],
             details=found.details,
-            last=self.last_line(found, rows, failing, failed_tests, status),
+            verdict=self.verdict(found, rows, failing, failed_tests, status),
+            next_step=next_step(rows, failing, failed_tests) if self.settings.gate else "",
             table=found.table,
             status=status,
             reason=reason,
             failed_tests=sorted(failed_tests),
         )
 
-    def last_line(
+    def verdict(
         self,
         found: Comparison,
         rows: Sequence[Row],
@@ -101,16 +103,13 @@ class Judge:
         status: str,
     ) -> str:
         """The whole run in one line: a test that failed beside the benchmarks fails it, too."""
-        failed = f"{many(len(failed_tests), 'test')} failed" if failed_tests else ""
-        if self.settings.reports_only and status == FINISHED:
-            said = [failed, counts(rows) or "nothing compared", found.effort, REPORT_ONLY]
-            return "; ".join(filter(None, said))
-        if not (self.settings.gate or self.settings.bisect) and status == FINISHED:
-            return "; ".join(filter(None, [failed, found.effort]))
-        verdict = status
-        if status == FINISHED:
-            verdict = "fails" if failing or failed_tests else "passes"
-        return summary(f"gate: {verdict}", failed, rows, found.effort)
+        said = summary(failed_tests, rows)
+        if status != FINISHED:
+            said = f"gate: {status}: {said}"
+        elif self.settings.gate or self.settings.bisect:
+            said = f"gate: {'fails' if failing or failed_tests else 'passes'}: {said}"
+        report_only = REPORT_ONLY if self.settings.reports_only and status == FINISHED else ""
+        return joined(said, found.effort, report_only)
 
     def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
         """A warning of undecided benchmarks that only pass as all do, or a line on others that

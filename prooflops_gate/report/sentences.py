@@ -6,25 +6,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prooflops_gate.rows import (
-    INSTRUCTIONS,
-    RESOURCES,
-    SHOWN_LEVEL,
-    Row,
-    counts,
-    figures,
-    joined,
-)
+from prooflops_gate.console.tables import many
+from prooflops_gate.instruments.pace import TOO_LONG
+from prooflops_gate.instruments.time_rule import BUDGET, NOISE, PAIRS
+from prooflops_gate.rows import INSTRUCTIONS, RESOURCES, SHOWN_LEVEL, Row, counts, figures
 from prooflops_gate.statistics.effects import Effect
+from prooflops_gate.where import first_function
 
 # Above it "4.1 times as slow" is plainer than "310 % slower".
 TIMES_AS = 3
-HINTS = {
-    "MISSING": "its test stands in the code and did not run; the ini setting gate_missing = report "
-    "lets it pass",
+# By the verdict that fails a run.
+NEXT_STEPS = {
+    "SLOWER": "look where the rows point; if the slowdown is intended, just merge",
+    "FASTER": "if it is intended, just merge",
+    "MORE MEMORY": "if it is intended, merge, or set gate_memory = show",
     "CHANGED": "if it is intended, just merge",
-    "MORE MEMORY": "if it is intended, the ini setting gate_memory = show only reports it",
-    "MORE INSTRUCTIONS": "the ini setting gate_instructions = report lets it pass",
+    "MISSING": "find out why the test did not run, or set gate_missing = report",
+    "MORE INSTRUCTIONS": "if it is intended, merge, or set gate_instructions = report",
+}
+# By the reason why a benchmark is open.
+REMEDIES = {
+    NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide the rest",
+    PAIRS: "more --gate-replicates decide the rest",
+    BUDGET: "a larger --gate-budget, or fewer benchmarks, decide the rest",
+    TOO_LONG: "a larger --gate-budget, or shorter rounds, decide the rest",
 }
 
 
@@ -78,49 +83,67 @@ def sentence(row: Row) -> str:
     """What was found for this row.
 
     >>> sentence(Row("t.py::test_a", "flops", 1, 2, "CHANGED"))
-    't.py::test_a: flops is 2, but was 1, and is an exact quantity'
+    't.py::test_a: flops is 2, but was 1'
+    >>> sentence(Row("t.py::test_a", "memory", 1024, 2048, "MORE MEMORY"))
+    't.py::test_a takes 100.0 % more memory, 1.0 KiB -> 2.0 KiB'
     """
     before, after = figures(row)
-    if row.verdict in ("MISSING", "GONE"):
-        return f"{row.name} is gone: {row.quantity} was {before} before ({row.note})"
+    where = f": {first_function(row.where)}" if row.where else ""
+    if row.verdict == "MISSING":
+        return f"{row.name}: {row.note}, and its {row.quantity} was {before} before"
+    if row.verdict == "GONE":
+        return f"{row.name} is gone: {row.note}"
     if row.verdict == "NEW":
-        note = f" ({row.note})" if row.note else ""
-        return f"{row.name} is new: {row.quantity} {after}{note}"
-    if row.verdict == "CHANGED":
-        changed = f"{row.quantity} is {row.after}, but was {row.before}"
-        return f"{row.name}: {changed}, and is an exact quantity"
+        return f"{row.name} is new: {row.quantity} {after}"
     if row.quantity in RESOURCES:
-        return _of_resource(row, before, after)
+        ratio = row.after / row.before if row.before else None
+        return f"{row.name} takes {amount(ratio, row.quantity)}, {before} -> {after}{where}"
     if row.effect is None:
-        shown = f"{before} -> {after}, " if row.is_time and row.after is not None else ""
-        colon = "" if row.is_time else ":"
-        return f"{row.name}{colon} is not decided: {shown}{row.note}"
-    return _of_time(row, f"{change_within(row.effect)}, {before} -> {after}")
+        is_open = row.is_time and row.verdict == "INCONCLUSIVE"
+        found = f"is not decided: {row.note}" if is_open else f"{row.quantity} is {after}"
+        return f"{row.name} {found}" if is_open else f"{row.name}: {found}, but was {before}"
+    return f"{row.name} {_of_time(row)}{where}"
 
 
-def _of_resource(row: Row, before: str, after: str) -> str:
-    if row.verdict == "INCONCLUSIVE":
-        return f"{row.name} is not decided by instructions, {before} -> {after}: {row.note}"
-    uses = "executes" if row.quantity == INSTRUCTIONS else "uses"
-    of = row.quantity if "CUDA" in row.quantity else ""
-    found = f"{row.name} {uses} {row.verdict.lower()} a call: {before} -> {after} {of}"
-    return found.rstrip()
+def amount(ratio: float | None, quantity: str) -> str:
+    """A ratio of instructions or memory in words; that from nothing is unknown.
+
+    >>> amount(1.137, "instructions"), amount(1.0, "instructions"), amount(4.13, "memory")
+    ('13.7 % more instructions', 'the same instructions', '4.1 times the memory')
+    """
+    if not ratio:
+        return f"more {quantity}"
+    if ratio > TIMES_AS:
+        return f"{ratio:.1f} times the {quantity}"
+    if ratio == 1:
+        return f"the same {quantity}"
+    fewer = "fewer" if quantity == INSTRUCTIONS else "less"
+    return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else fewer} {quantity}"
 
 
-def _of_time(row: Row, figure: str) -> str:
+def _of_time(row: Row) -> str:
+    """What time and instructions say of a benchmark; what decided comes first."""
+    assert row.effect
+    time = f"{change_within(row.effect)}, {' -> '.join(figures(row))}"
+    counted, grew = row.instructions, row.effect.ratio > 1
     if row.by == INSTRUCTIONS:
-        decided = f"decided by its instructions ({row.note}); by time {figure}"
-        return f"{row.name} is {row.verdict}: {decided}"
+        takes = amount(counted, INSTRUCTIONS) if counted else "about as many instructions"
+        agrees = counted is not None and (counted > 1) == grew
+        return f"takes {takes}, {'and' if agrees else 'though'} time says {time}"
+    said = ""
+    if counted == 1:
+        said = ", with the same instructions"
+    elif counted:
+        also = "and" if (counted > 1) == grew else "though it"
+        said = f", {also} takes {amount(counted, INSTRUCTIONS)}"
     if row.verdict == "INCONCLUSIVE":
-        return f"{row.name} is not decided: {figure}"
-    fresh = f": confirmed by {row.fresh} fresh pairs" if row.fresh else ""
-    return f"{row.name} is {figure}{fresh}"
+        return f"is not decided: {time}{said}"
+    return f"is {time}{said}"
 
 
 def reason(row: Row) -> str:
-    """The sentence of a row that fails its test, what else is known, and what to do."""
-    note = row.note if row.effect and row.by != INSTRUCTIONS else ""
-    return joined(f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, ""))
+    """Why a row fails its test."""
+    return f"{row.verdict}: {sentence(row)}"
 
 
 def unchanged(rows: Sequence[Row]) -> str:
@@ -139,15 +162,28 @@ def unchanged(rows: Sequence[Row]) -> str:
     return ", ".join(said)
 
 
-def summary(verdict: str, failed: str, rows: Sequence[Row], effort: str) -> str:
-    """The last line.
+def next_step(rows: Sequence[Row], failing: Sequence[Row], failed_tests: Sequence[str]) -> str:
+    """What to do next, in one line: of what fails, else of most that is open; empty without any."""
+    if failing:
+        return NEXT_STEPS.get(failing[0].verdict, "") or remedy(failing)
+    if failed_tests:
+        return "read why the tests failed, above"
+    return remedy(rows)
 
-    The verdict on the run, failed tests, the number of rows by verdict, the effort.
 
-    >>> summary("gate: fails", "", [Row("a", "flops", 1, 2, "CHANGED")], "1 pair in 5 s")
-    'gate: fails: 1 CHANGED; 1 pair in 5 s'
-    >>> summary("gate: fails", "1 test failed", [Row("a", "time", 1, 1, "SAME")], "")
-    'gate: fails: 1 test failed, 1 SAME'
+def remedy(rows: Sequence[Row]) -> str:
+    """What decides most of the open benchmarks."""
+    reasons = [reason for row in rows if row.is_open for reason in row.note.split("; ")]
+    known = [reason for reason in REMEDIES if reason in reasons]
+    return REMEDIES[max(known, key=reasons.count)] if known else ""
+
+
+def summary(failed_tests: Sequence[str], rows: Sequence[Row]) -> str:
+    """What was found in one line: failed tests, and the number of benchmarks by verdict.
+
+    >>> summary(["t.py::test_b"], [Row("a", "time", 1, 1, "SAME")])
+    '1 test failed, 1 SAME'
     """
-    found = ", ".join(filter(None, [failed, counts(rows)])) or "nothing compared"
-    return joined(f"{verdict}: {found}", effort)
+    failed = [f"{many(len(failed_tests), 'test')} failed"] if failed_tests else []
+    found = [f"{count} {verdict}" for verdict, count in counts(rows).items()]
+    return ", ".join([*failed, *found]) or "nothing compared"

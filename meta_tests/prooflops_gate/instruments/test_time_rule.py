@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meta_tests.prooflops_gate.foreign_repo import config_in
 from prooflops_gate.history.records import Timed
@@ -16,6 +18,8 @@ from prooflops_gate.options import settings
 from prooflops_gate.report.result import Judge
 from prooflops_gate.rows import Row
 from prooflops_gate.statistics.effects import paired
+
+times_s = st.floats(1e-6, 1e3)
 
 
 def timed(time_s):
@@ -109,6 +113,13 @@ def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown, verdict):
     unclocked = [replace(timed, cycles=0.0) for timed in after]
     (row,), _ = look_at({"a": (before, unclocked)}, rule)
     assert row.verdict == "INCONCLUSIVE"
+
+
+@given(st.lists(st.tuples(times_s, times_s), min_size=1, max_size=12))
+def test_the_figures_before_and_after_point_as_the_change_does(pairs):
+    before, after = ([timed(pair[side]) for pair in pairs] for side in (0, 1))
+    (row,), _ = look_at({"a": (before, after)}, TimeRule(plan_for(1)))
+    assert row.after / row.before == pytest.approx(row.effect.ratio)
 
 
 def test_what_waits_for_a_gpus_memory_is_compared_by_its_time():

@@ -1,6 +1,7 @@
 """What the gate prints of made-up comparisons, as golden transcripts."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from meta_tests.prooflops_gate.foreign_repo import config_in
 from meta_tests.prooflops_gate.statistics.simulated import effect_of
 from prooflops_gate.comparison import Comparison
+from prooflops_gate.console.tables import TerminalLine
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments.counts import MORE
+from prooflops_gate.instruments.instructions import BLIND
 from prooflops_gate.instruments.pace import TOO_LONG, Cost, PacePlan
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE, TimeRule, look_at, plan_for
 from prooflops_gate.options import settings
@@ -22,11 +25,13 @@ from prooflops_gate.report.files import comment
 from prooflops_gate.report.noise_table import noise_table
 from prooflops_gate.report.result import BROKEN, INTERRUPTED, Judge
 from prooflops_gate.report.sentences import reason, sentence
-from prooflops_gate.report.terminal import lines_of
-from prooflops_gate.rows import INSTRUCTIONS, Row
-from prooflops_gate.where import risen
+from prooflops_gate.report.terminal import below_the_box, box
+from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, counts
+from prooflops_gate.where import NO_PYTHON, risen
 
-WHERE = f"where it went: {risen({'work.py:busy': 10}, {'work.py:busy': 40}, 'bytecodes')}"
+WHERE = risen(
+    {"work.py:busy": 10, "work.py:f": 1}, {"work.py:busy": 40, "work.py:f": 2}, "bytecodes"
+)
 
 
 def timed(name, verdict, ratio, spread=0.02, **rest):
@@ -38,8 +43,13 @@ def timed(name, verdict, ratio, spread=0.02, **rest):
 MIXED = (
     timed("same", "SAME", 1.0),
     timed("counted", "SAME", 1.02, by=INSTRUCTIONS, note="+0.01% instructions in 3 pairs"),
-    timed("slow", "SLOWER", 1.26, fresh=18, where=WHERE),
-    timed("twice", "SLOWER", 4.1, fresh=5, note="same instructions: placement, cache, waiting"),
+    timed("slow", "SLOWER", 1.26, fresh=18, where=WHERE, by=TIME, instructions=2.0),
+    timed("twice", "SLOWER", 4.1, fresh=5, by=TIME, instructions=1.0),
+    timed("against", "SLOWER", 1.1, by=TIME, instructions=0.9),
+    timed("opposed", "SLOWER", 0.979, 0.1, by=INSTRUCTIONS, instructions=1.137, where=WHERE),
+    timed("table", "SLOWER", 1.1, where=NO_PYTHON),
+    timed("still", "SAME", 1.0),
+    timed("alike", "SAME", 1.02, by=INSTRUCTIONS),
     timed("fast", "FASTER", 0.8, fresh=8),
     timed("open", "INCONCLUSIVE", 1.02, 0.3, note=f"noise 17%; {NOISE}"),
     Row("t.py::test_skipped", "time", 0.001, None, "INCONCLUSIVE", note="skipped this time: later"),
@@ -50,7 +60,8 @@ MIXED = (
     Row("t.py::test_same", "bytes", 600, 600, "SAME"),
     Row("t.py::test_slow", "memory", 12_600, 25_200, "MORE MEMORY"),
     Row("t.py::test_fast", "CUDA memory", 25_200, 12_600, "LESS MEMORY"),
-    Row("t.py::test_slow", INSTRUCTIONS, 1000, 2000, MORE),
+    Row("t.py::test_slow", INSTRUCTIONS, 1000, 2000, MORE, where=WHERE),
+    Row("t.py::test_counted", INSTRUCTIONS, 1000, 1010, MORE, where=WHERE),
 )
 
 
@@ -75,7 +86,8 @@ def compared(*rows, **rest):
 
 
 def printed(result, *, is_verbose=False):
-    return "\n".join(line.text for line in lines_of(result, is_verbose=is_verbose))
+    parts = (part(result, is_verbose=is_verbose) for part in (box, below_the_box))
+    return "\n".join(line.text for part in parts for line in [*part, TerminalLine("")])
 
 
 @pytest.mark.parametrize("is_verbose", [False, True])
@@ -84,6 +96,27 @@ def test_rows_of_every_verdict(gate, golden, is_verbose):
     result = gate.result(found, ["t.py::test_that_fails"])
     name = "gate_verdicts_verbose" if is_verbose else "gate_verdicts"
     golden(name, printed(result, is_verbose=is_verbose))
+
+
+def test_each_benchmark_is_counted_once_and_each_row_says_one_verdict(gate):
+    result = gate.result(compared(*MIXED), [])
+    assert sum(counts(result.rows).values()) == len({row.name for row in MIXED})
+    assert counts(result.rows)["SLOWER"] == 5, "more memory and instructions of one are not more"
+    said = [line for line in printed(result).splitlines() if line.startswith("t.py::test_slow ")]
+    assert len(said) == 2, "its time with its instructions, and its memory"
+
+
+LONGEST_SENTENCE = 25
+
+
+def test_no_sentence_is_long(gate):
+    """In any medium; a word has a letter or digit."""
+    found = gate.result(compared(*MIXED, notes=(BLIND,)), ["t.py::test_that_fails"])
+    texts = [printed(found, is_verbose=True), comment(found), *map(reason, MIXED)]
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith("|")]
+    for sentence_ in (each for line in lines for each in re.split(r"[.;:] ", line)):
+        words = [word for word in sentence_.split() if re.search(r"[a-z0-9]", word, re.IGNORECASE)]
+        assert len(words) <= LONGEST_SENTENCE, sentence_
 
 
 def test_the_comment_for_a_pull_request(gate, golden):
@@ -128,11 +161,14 @@ def test_why_a_test_fails_and_where_github_shows_it(gate, golden, tmp_path, monk
     assert lines[1].startswith(f"::error file={tmp_path}/work.py,line=3,title=gate::SLOWER: ")
 
 
-def test_open_benchmarks_are_grouped_by_their_reason(gate, golden):
+def test_of_many_open_benchmarks_the_widest_are_named(gate, golden):
     rows = []
     for number in range(1, 8):
         row = timed(number, "INCONCLUSIVE", 1.0, number / 5)
-        rows += [replace(row, note=f"noise 9%; {why}") for why in (NOISE, BUDGET, TOO_LONG)]
+        whys = (NOISE, BUDGET, TOO_LONG)
+        rows += [
+            replace(row, name=f"{row.name}_{why[:2]}", note=f"noise 9%; {why}") for why in whys
+        ]
     result = gate.result(compared(timed("same", "SAME", 1.0), *rows), [])
     golden("gate_open", printed(result))
     assert result.warning.startswith("21 undecided, of which 18 could hide a slowdown of 10%")
