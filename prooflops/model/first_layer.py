@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,25 +40,14 @@ class Batch:
         return f"{self.number:,} {self.unit.removesuffix('s') if self.number == 1 else self.unit}"
 
 
-class Leaf(NamedTuple):
-    """A tensor of an input: the input's name, and the place in it."""
-
-    name: str
-    place: int
-
-
 @dataclass(frozen=True)
 class Meeting:
-    """A layer's first use of an input: how often it uses its weights, and the unit if it says it.
-
-    `call` is the same for all tensors that it meets at once.
-    """
+    """A layer's first use of an input: how often it uses its weights, and the unit it says."""
 
     number: int
     unit: str
     weight: str
     is_look_up: bool
-    call: int
 
 
 class FirstLayers:
@@ -69,17 +58,17 @@ class FirstLayers:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._names = list(instance.parameters)
-        self._reached: WeakKeyDictionary[Any, frozenset[Leaf]] = WeakKeyDictionary()
-        self._met: dict[Leaf, Meeting] = {}
-        self._calls = 0
-        self._tensors = {
-            Leaf(name, place): tensor
+        self._weights = list(instance.parameters)
+        # The tensors of an input are met one by one, or at once.
+        self._inputs = [
+            (name, tensor)
             for name, given in instance.inputs.items()
-            for place, tensor in enumerate(tensors_of(given))
-        }
-        for leaf, tensor in self._tensors.items():
-            self._mark([tensor], frozenset({leaf}))
+            for tensor in tensors_of(given)
+        ]
+        self._met: dict[int, Meeting] = {}
+        self._reached: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+        for number, (_, tensor) in enumerate(self._inputs):
+            self._mark([tensor], frozenset({number}))
 
     @property
     def batch(self) -> Batch:
@@ -87,28 +76,27 @@ class FirstLayers:
 
         Integers that are not looked up, such as a mask or a list of edges, come last.
         """
-        name, tensor = self._instance.main_input
         stated = self._instance.stated_tokens
         if stated is not None:
-            return Batch(*stated, f"as stated; {_described(name, tensor)}")
-        met = [leaf for leaf in self._tensors if leaf in self._met]
-        if not met:
+            return Batch(*stated, f"as stated; {_described(*self._inputs[0])}")
+        if not self._met:
             how = "state it by examples= or tokens=, or as the factory's D"
-            return Batch(None, "", f"no layer takes {_described(name, tensor)}; {how}")
-        leaf = min(met, key=self._is_index)
-        first, tensor = self._met[leaf], self._tensors[leaf]
-        # The tensors of a list may come one by one.
-        calls = {first.call: first.number}
-        for other in met:
-            meeting = self._met[other]
-            if other.name == leaf.name and meeting.weight == first.weight:
-                calls[meeting.call] = meeting.number
-        number = sum(calls.values())
+            return Batch(None, "", f"no layer takes {_described(*self._inputs[0])}; {how}")
+        chosen = min(sorted(self._met), key=self._is_index)
+        name, tensor = self._inputs[chosen]
+        first = self._met[chosen]
+        alike = {
+            id(meeting): meeting.number
+            for number, meeting in self._met.items()
+            if self._inputs[number][0] == name and meeting.weight == first.weight
+        }
         unit = first.unit or _unit_of_rows(first.number, tensor)
-        return Batch(number, unit, f"{_described(leaf.name, tensor)}, first met by {first.weight}")
+        source = f"{_described(name, tensor)}, first met by {first.weight}"
+        return Batch(sum(alike.values()), unit, source)
 
-    def _is_index(self, leaf: Leaf) -> bool:
-        return not (self._tensors[leaf].is_floating_point() or self._met[leaf].is_look_up)
+    def _is_index(self, number: int) -> bool:
+        tensor = self._inputs[number][1]
+        return not (tensor.is_floating_point() or self._met[number].is_look_up)
 
     def add(
         self, operation: Operation, name: str, weights: Mapping[int, Tensor], flops: int
@@ -117,51 +105,45 @@ class FirstLayers:
         computed from them, by the number of the parameter.
         """
         given = tensors_in((operation.args, operation.kwargs))
-        reached = frozenset[Leaf]().union(*map(self._leaves_of, given))
-        if not reached:
-            return
-        self._mark(tensors_in(operation.out), reached)
+        made = tensors_in(operation.out)
+        reached = frozenset[int]().union(*map(self._inputs_of, given))
+        self._mark(made, reached)
         first_met = reached - self._met.keys()
-        if weights and first_met and (flops or name in LOOK_UPS):
-            self._calls += 1
-            meeting = self._meeting(operation, name, given, weights, flops)
-            self._met.update(dict.fromkeys(first_met, meeting))
-
-    def _meeting(
-        self,
-        operation: Operation,
-        name: str,
-        given: Sequence[Tensor],
-        weights: Mapping[int, Tensor],
-        flops: int,
-    ) -> Meeting:
+        if not (weights and first_met and (flops or name in LOOK_UPS)):
+            return
         largest = max(weights, key=lambda index: weights[index].dim())
-        weight, call = self._names[largest], self._calls
+        weight, unit = self._weights[largest], EXAMPLES
         if name in CONVOLUTIONS:
-            return Meeting(len(given[0]), EXAMPLES, weight, False, call)
-        if name in BAGS:
-            bags = tensors_in(operation.out)[0]
-            return Meeting(len(bags), EXAMPLES, weight, True, call)
-        if name in LOOK_UPS:
-            indices = next(each for each in given if self._leaves_of(each))
-            unit = TOKENS if indices.dim() > 1 else EXAMPLES
-            return Meeting(indices.numel(), unit, weight, True, call)
-        matrices = [each for each in weights.values() if each.dim() > 1] or [*weights.values()]
-        number = flops // (2 * sum(map(_distinct_elements, matrices)))
-        owner = self._instance.module.get_submodule(weight.rpartition(".")[0])
-        unit = TOKENS if isinstance(owner, OF_SEQUENCES) else ""
-        if isinstance(owner, nn.RNNCellBase):
-            unit = EXAMPLES
-        return Meeting(number, unit, weight, False, call)
+            number = len(given[0])
+        elif name in BAGS:
+            number = len(made[0])
+        elif name in LOOK_UPS:
+            indices = next(each for each in given if self._inputs_of(each))
+            number, unit = indices.numel(), TOKENS if indices.dim() > 1 else EXAMPLES
+        else:
+            matrices = [each for each in weights.values() if each.dim() > 1] or weights.values()
+            number = flops // (2 * sum(map(_distinct_elements, matrices)))
+            unit = self._unit_of(weight)
+        meeting = Meeting(number, unit, weight, name in LOOK_UPS)
+        self._met.update(dict.fromkeys(first_met, meeting))
 
-    def _leaves_of(self, tensor: Tensor) -> frozenset[Leaf]:
+    def _unit_of(self, weight: str) -> str:
+        """The unit that a layer with products says; empty if it maps rows of any kind."""
+        owner = self._instance.module.get_submodule(weight.rpartition(".")[0])
+        if isinstance(owner, OF_SEQUENCES):
+            return TOKENS
+        return EXAMPLES if isinstance(owner, nn.RNNCellBase) else ""
+
+    def _inputs_of(self, tensor: Tensor) -> frozenset[int]:
         return self._reached.get(tensor.untyped_storage(), frozenset())
 
-    def _mark(self, tensors: Iterable[Tensor], leaves: frozenset[Leaf]) -> None:
+    def _mark(self, tensors: Iterable[Tensor], inputs: frozenset[int]) -> None:
+        if not inputs:
+            return
         for each in tensors:
             plain = each.values() if each.layout == torch.jagged else each
             storage = plain.untyped_storage()
-            self._reached[storage] = self._reached.get(storage, frozenset()) | leaves
+            self._reached[storage] = self._reached.get(storage, frozenset()) | inputs
 
 
 def _unit_of_rows(number: int, tensor: Tensor) -> str:

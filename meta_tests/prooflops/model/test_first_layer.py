@@ -65,13 +65,7 @@ def of_hugging_face(first, second, attention_mask, input_ids, pixel_values):
 NETS = {
     "Conv1d": (nn.Conv1d(64, 4, 3), torch.ones(8, 64, 100), "8 examples"),
     "one image": (conv(), IMAGES[0], "1 example"),
-    "one volume": (nn.Conv3d(3, 4, 3), torch.ones(3, 8, 8, 8), "1 example"),
     "points": (nn.Conv1d(3, 4, 1), torch.ones(8, 3, 100), "8 examples"),
-    "channels last": (
-        Net(lambda first, _, x: first(x.movedim(3, 1)), conv()),
-        IMAGES.movedim(1, 3),
-        "4 examples",
-    ),
     "bytes of images": (
         Net(lambda first, _, x: first(x / 255), conv()),
         IMAGES.to(torch.uint8),
@@ -100,7 +94,6 @@ NETS = {
     "rows": (linear(), ROWS, "8 examples"),
     "one row": (linear(), ROWS[0], "1 example"),
     "a table of rows": (linear(), SEQUENCES, "48 tokens"),
-    "a normed table": (nn.Sequential(nn.LayerNorm(16), linear()), SEQUENCES, "48 tokens"),
     "a product without a layer": (
         Net(lambda first, _, x: torch.einsum("bti,oi->bto", x, first.weight), linear()),
         SEQUENCES,
@@ -111,7 +104,6 @@ NETS = {
     "one sequence": (nn.LSTM(16, 4), SEQUENCES[0], "24 tokens"),
     "cells": (Net(step_by_step, nn.GRUCell(16, 4)), SEQUENCES, "24 examples"),
     "Transformer": (nn.TransformerEncoderLayer(16, 2, 16), SEQUENCES, "48 tokens"),
-    "one of it": (nn.TransformerEncoderLayer(16, 2, 16), SEQUENCES[0], "24 tokens"),
     "ids": (nn.Sequential(table(), linear()), ids(8, 5), "40 tokens"),
     "ids and places": (Net(with_places, table(), table()), ids(8, 5), "40 tokens"),
     "looked up by hand": (
@@ -127,7 +119,6 @@ NETS = {
     "a column": (nn.Sequential(table(), linear()), ids(8), "8 examples"),
     "columns": (Net(fields, table(), linear()), ids(8, 2), "8 examples"),
     "bags": (nn.EmbeddingBag(9, 16), ids(8, 5), "8 examples"),
-    "bags in a row": (nn.EmbeddingBag(9, 16), (ids(40), torch.arange(0, 40, 5)), "8 examples"),
     "a graph": (Net(along_edges, linear(), nn.Linear(4, 4)), (ROWS, ids(2, 30)), "8 examples"),
     "its edges first": (
         Net(lambda a, b, edges, x: along_edges(a, b, x, edges), linear(), nn.Linear(4, 4)),
