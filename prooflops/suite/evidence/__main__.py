@@ -29,6 +29,7 @@ import pytest
 
 from prooflops.suite import commands
 from prooflops.suite.evidence.file import EvidenceFile, machine_of, new_file
+from prooflops.suite.ranks import VARIABLES
 from prooflops.suite_root import SUITE_ROOT
 from prooflops_gate import cleanup_process
 from prooflops_gate.git import commit_named, repository_of
@@ -70,6 +71,13 @@ class Refused(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Runs the command. Returns pytest's code: 1 a test failed, 2 interrupted, 4 refused."""
     options, rest = parser().parse_known_args(arguments)
+    if options.out and is_of_all_devices(rest):
+        print(
+            f"--out {options.out}: a file is the run of one device, and --device=all keeps records "
+            "only: name one device, or leave --out out",
+            file=sys.stderr,
+        )
+        return pytest.ExitCode.USAGE_ERROR
     if is_left_to_pytest(rest):
         plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *plugins, *rest])
@@ -117,9 +125,13 @@ def parser() -> argparse.ArgumentParser:
 def is_left_to_pytest(words: Sequence[str]) -> bool:
     """Whether these arguments ask pytest for something else than running tests here."""
     names = [word.partition("=")[0] for word in words]
-    all_devices = "--device=all" in words or "--device all" in " ".join(words)
     gated = any(name.startswith("--gate") for name in names)
-    return all_devices or gated or "RANK" in os.environ or bool({*names} & {*LEFT_TO_PYTEST})
+    is_of_job = {*VARIABLES} <= {*os.environ}
+    return is_of_all_devices(words) or gated or is_of_job or bool({*names} & {*LEFT_TO_PYTEST})
+
+
+def is_of_all_devices(words: Sequence[str]) -> bool:
+    return "--device=all" in words or "--device all" in " ".join(words)
 
 
 # ---- the file ------------------------------------------------------------------------------------

@@ -164,10 +164,14 @@ class EvidenceFile(Rows):
 
 
 def new_file(folder: Path, name: str = "") -> EvidenceFile:
-    """A new file in a folder, named after the moment, or as given."""
+    """Creates a file in a folder, named after the moment, or as given, that no other run has."""
     name = name or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}"
-    paths = (folder / f"{name}-{number}.jsonl" for number in count(1))
-    return EvidenceFile(next(path for path in paths if not path.exists()))
+    for number in count(1):
+        path = folder / f"{name}-{number}.jsonl"
+        with suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            break
+    return EvidenceFile(path)
 
 
 def saved(rows: Rows, folder: Path) -> EvidenceFile:

@@ -19,8 +19,14 @@ import pytest
 
 from meta_tests.conftest import House, child_environment, new_house
 from prooflops.suite import commands
-from prooflops.suite.evidence.__main__ import KEPT_RUNS, remove_old_runs, words_for_workers
-from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.evidence.__main__ import (
+    KEPT_RUNS,
+    is_left_to_pytest,
+    remove_old_runs,
+    words_for_workers,
+)
+from prooflops.suite.evidence.file import EvidenceFile, new_file
+from prooflops.suite.ranks import VARIABLES
 from prooflops_gate.machine import limits
 
 TESTS = """
@@ -158,6 +164,7 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story):
 
 REFUSED = (
     "--out /proc/x/y.jsonl",
+    "--out x.jsonl --device all",
     "--timeout 0",
     "--resume",
     "--resume {killed} --quick",
@@ -194,6 +201,18 @@ def test_workers_keep_within_the_memory_and_the_cores(cores, free_gib, most, mon
     monkeypatch.setattr(limits, "free_bytes", lambda: free_gib * 2**30)
     words = words_for_workers(SimpleNamespace(plan=None), "auto", [])
     assert words[:4] == ["-n", "auto", "--maxprocesses", str(most)]
+
+
+def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):
+    assert new_file(tmp_path).path != new_file(tmp_path).path
+
+
+def test_only_a_rank_of_a_job_is_left_to_pytest(monkeypatch):
+    for name in VARIABLES:
+        # Some clusters set RANK and WORLD_SIZE in every shell.
+        assert not is_left_to_pytest([])
+        monkeypatch.setenv(name, "1")
+    assert is_left_to_pytest([])
 
 
 def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
