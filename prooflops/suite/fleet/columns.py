@@ -128,12 +128,14 @@ def _number_of_values(rows: Sequence[Mapping[str, str]], keys: Sequence[str]) ->
     return len({tuple(row[key] for key in keys) for row in rows})
 
 
-def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
-    """Claims that all columns settled, and whose verdicts differ, with the verdicts per column."""
+def contested_claims(shown: Sequence[Column]) -> list[list[str]]:
+    """Claims that fail in a column, or that all settled differently, with each verdict."""
     rows = []
-    for claim, first in sorted(shown[0].claims.items()):
-        found = [column.claims.get(claim, "") for column in shown]
-        if all(found) and (set(found) != {first} or "×" in first):
+    for claim in sorted({claim for column in shown for claim in column.claims}):
+        found = [column.claims.get(claim, "-") for column in shown]
+        is_failed = any("FAILS" in verdict for verdict in found)
+        is_uniform = len({*found}) == 1 and "×" not in found[0]
+        if is_failed or not (is_uniform or "-" in found):
             rows.append([claim, *found])
     return rows
 

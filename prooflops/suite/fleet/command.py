@@ -106,8 +106,8 @@ def tables_of(shown: Sequence[side_by_side.Column]) -> Iterator[Section]:
     yield Section("Does it deliver?", [["figure", *titles], *delivered])
     if times := side_by_side.times(shown):
         yield Section(f"Time or rate, against {titles[0]}", [["benchmark", *titles], *times])
-    if claims := side_by_side.differing_claims(shown):
-        yield Section("Claims that differ", [["claim", *titles], *claims])
+    if claims := side_by_side.contested_claims(shown):
+        yield Section("Claims that fail or differ", [["claim", *titles], *claims])
 
 
 def print_page(page: Page, say: Callable[[str], None]) -> None:

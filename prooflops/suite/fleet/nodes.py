@@ -9,12 +9,13 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TypeVar
 
+from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.results import record_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
 from prooflops_gate.console.tables import engineering
-from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
+from prooflops_gate.history.records import LARGEST, SMALLEST, UnreadableRecord, is_ignored
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -135,6 +136,8 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
         for name, read in _records(source):
             try:
                 runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read))
+            except UnreadableRecord as error:
+                unreadable.append(f"{name}: {error}")
             except Exception as error:
                 # Any file may be there; one that is no record stops no comparison.
                 unreadable.append(
@@ -177,4 +180,6 @@ def _content(file: Path) -> Any:
     """The record in a file; a file of evidence has it in parts."""
     if file.suffix != ".jsonl":
         return json.loads(file.read_bytes())
+    if not EvidenceFile(file).plan:
+        raise UnreadableRecord("the run ended before its first test")
     return record_of(file)

@@ -11,7 +11,7 @@ from prooflops.suite.fleet import command
 from prooflops.suite.fleet.columns import (
     changes,
     columns,
-    differing_claims,
+    contested_claims,
     is_within_spread,
     times,
 )
@@ -90,7 +90,7 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_settled():
     part = run_of(date="2026-01-02", verdicts=verdicts, times_s={"x": 1.42}, partial="only x")
     shown = columns([whole, part])
     assert [column.title for column in shown] == ["2026-01-01", "2026-01-02"]
-    assert differing_claims(shown) == [["a.b", "holds", "FAILS"]]
+    assert contested_claims(shown) == [["a.b", "holds", "FAILS"]]
     assert times(shown) == [["x", "1.00 s", "1.42x"]]
 
 
@@ -100,8 +100,17 @@ def test_many_runs_are_shown_by_kind_with_the_number_of_each_verdict():
     other = run_of(node="m", kind="other", verdicts={"a.b": "holds"}, times_s={"x": 2.0})
     shown = columns([*runs, other])
     assert [column.title for column in shown] == ["card, x9", "other, x1"]
-    assert differing_claims(shown) == [["a.b", "holds ×8, FAILS ×1", "holds"]]
+    assert contested_claims(shown) == [["a.b", "holds ×8, FAILS ×1", "holds"]]
     assert times(shown) == [["x", "1.00 s", "2.00x"]]
+
+
+def test_a_claim_that_fails_everywhere_or_in_one_run_alone_is_listed():
+    both = run_of(verdicts={"a.b": "FAILS", "a.c": "holds", "a.d": "FAILS"})
+    one = run_of(date="2026-01-02", verdicts={"a.b": "FAILS", "a.e": "holds"})
+    assert contested_claims(columns([both, one])) == [
+        ["a.b", "FAILS", "FAILS"],
+        ["a.d", "FAILS", "-"],
+    ]
 
 
 def test_a_change_is_what_two_runs_of_one_machine_would_not_show():
