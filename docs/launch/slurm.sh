@@ -1,11 +1,18 @@
 #!/bin/sh
-# One run on each node; the records go to the shared folder. sbatch docs/launch/slurm.sh, from the shared clone.
+# Validates each node; runs, pages and output lie in records/JOB. sbatch docs/launch/slurm.sh, from the shared clone.
 #SBATCH --job-name=prooflops
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=1
+#SBATCH --gpus-per-task=1
 #SBATCH --exclusive
 #SBATCH --time=00:30:00
-export PROOFLOPS_HISTORY="$PWD/records"
-srun --kill-on-bad-exit=0 sh -c 'python -m pytest bench --quick -o floor_undecided=fail --report="reports/$(hostname)"'
-python -m pytest --report-compare="$PROOFLOPS_HISTORY" --report=reports
+export RECORDS="records/$SLURM_JOB_ID"
+mkdir -p "$RECORDS"
+# A node that is red, or dies, ends its own task alone.
+srun --kill-on-bad-exit=0 sh -c '
+    node="$SLURMD_NODENAME-$SLURM_LOCALID"
+    exec docs/launch/node.sh "$RECORDS" "$node" > "$RECORDS/$node.txt" 2>&1'
+validated=$?
+python -m pytest --report-compare=records --report="$RECORDS"
+compared=$?
+exit $((validated > compared ? validated : compared))

@@ -1,6 +1,12 @@
 #!/bin/sh
-# On each node: docs/launch/torchrun.sh NODES FIRST_NODE. Without MASTER_ADDR each process is a run of its own, and no
-# rank of a job; the records go to the folder that PROOFLOPS_HISTORY names, which all nodes share.
-export PROOFLOPS_HISTORY="${PROOFLOPS_HISTORY:-$PWD/records}"
-exec torchrun --nnodes="$1" --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint="$2:29500" --no-python \
-    env -u MASTER_ADDR python -m pytest bench --quick -o floor_undecided=fail --report="reports/$(hostname)"
+# Validates each node: docs/launch/torchrun.sh NODES FIRST_NODE RANK on each of them, with its RANK from 0. The runs go to
+# records/ in the clone, or to the folder that PROOFLOPS_RECORDS names.
+RECORDS="${PROOFLOPS_RECORDS:-records}/$(date -u +%Y%m%dT%H%M%SZ)-$3"
+export RECORDS
+# torchrun ends all nodes where one fails: it sees no failure, and this script returns it. Its backend c10d would also end
+# nodes that take longer than the first one.
+torchrun --nnodes="$1" --node-rank="$3" --master-addr="$2" --master-port="${MASTER_PORT:-29500}" --rdzv-backend=static \
+    --nproc-per-node=1 --no-python \
+    sh -c 'docs/launch/node.sh "$RECORDS" "$(hostname)" || echo $? > "$RECORDS/failed"'
+launched=$?
+test "$launched" -eq 0 && test ! -e "$RECORDS/failed"
