@@ -51,6 +51,8 @@ def configure(config: pytest.Config, settings: Settings, disturbing: Sequence[st
     # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail
     # it.
     switch_off(config.known_args_namespace)
+    # No benchmark runs here, and pytest-benchmark warns of nothing to save.
+    config.option.benchmark_autosave = config.option.benchmark_save = None
     config.pluginmanager.register(Gate(config, settings, disturbing), "prooflops_gate.run")
 
 

@@ -98,6 +98,7 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     run_git(foreign, "commit", "-qam", "sleep")
     (foreign / "test_more.py").unlink()
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11", "-q")
+    options = (*options, "--benchmark-autosave")
     (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
     done = run(foreign, *options)
     assert done.code == 1, done.output
@@ -107,6 +108,7 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     assert done.code == 0, done.output
     assert "warning: this run decided nothing: 1 undecided" in done.output, done.output
     assert "fewer than 2 pairs fit into that" in done.output, "progress is printed under -q, too"
+    assert "Not saving anything" not in done.output, done.output
 
 
 STOPS = """

@@ -10,11 +10,10 @@ from pathlib import Path
 from prooflops_gate import git
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.history.records import Summary, write_atomically
-from prooflops_gate.history.trend import Trend, describe_changes, trends
+from prooflops_gate.history.trend import Trend, describe_changes, too_few, trends
 from prooflops_gate.page.html import html
 from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Page, Section
-from prooflops_gate.statistics.change_points import FEWEST
 
 # Where a machine has more plots, those that did not change are folded.
 MOST_UNFOLDED = 24
@@ -67,15 +66,15 @@ def badge(found: Sequence[Trend]) -> dict[str, object]:
     """The endpoint of a badge of shields.io: how many benchmarks got slower at their last change.
 
     >>> badge([])["message"]
-    'too few records'
+    'too few records: 0 of 8'
     """
     last = [trend.changes[-1].ratio for trend in found if trend.changes]
     slower, faster = sum(ratio > 1 for ratio in last), sum(ratio < 1 for ratio in last)
     counts = {"slower": slower, "faster": faster}
     said = [f"{count} of {len(found)} {word}" for word, count in counts.items() if count]
-    known = any(len(trend.records) >= 2 * FEWEST for trend in found)
-    steady = f"{len(found)} steady" if known else "too few records"
-    colour = "brightgreen" if known else "lightgrey"
+    unknown = too_few(max((len(trend.records) for trend in found), default=0))
+    steady = unknown or f"{len(found)} steady"
+    colour = "lightgrey" if unknown else "brightgreen"
     return {
         "schemaVersion": 1,
         "label": "benchmarks",

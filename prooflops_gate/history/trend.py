@@ -88,9 +88,16 @@ def describe_changes(trend: Trend) -> str:
         record = trend.records[change.index]
         commit = f" ({record.commit[:7]})" if record.commit else ""
         rows.append(f"{change.ratio - 1:+.1%} at {record.moment[:19]}{commit}")
-    return (
-        "; ".join(rows) or "none found" if len(trend.records) >= 2 * FEWEST else "too few records"
-    )
+    return "; ".join(rows) or too_few(len(trend.records)) or "none found"
+
+
+def too_few(records: int) -> str:
+    """That a change of level needs more records; empty where there are enough.
+
+    >>> too_few(3), too_few(8)
+    ('too few records: 3 of 8', '')
+    """
+    return f"too few records: {records} of {2 * FEWEST}" if records < 2 * FEWEST else ""
 
 
 def table(found: Sequence[Trend]) -> list[list[str]]:

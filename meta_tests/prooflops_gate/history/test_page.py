@@ -78,7 +78,7 @@ def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
     assert "test_it.py::test_sum" in page
     assert (
         json.loads((plain_repo.root / "site" / "badge.json").read_text())["message"]
-        == "too few records"
+        == "too few records: 2 of 8"
     )
     done = plain_repo.run("--gate-history", "--report", "/proc/none")
     assert done.code == 4
