@@ -6,14 +6,12 @@ package that was installed without `-e` or a library in /usr/local/lib.
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import Distribution, distributions
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -21,20 +19,24 @@ from urllib.request import url2pathname
 import pytest
 
 from prooflops_gate import git
+from prooflops_gate.machine import cpu
 from prooflops_gate.sides import BUILD_IT
 from prooflops_gate.task import Pair, Replicate
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Files = dict[str, Path]
 
 INSTALLED = ("site-packages", "dist-packages")
-COMPILED = (".so", ".pyd", ".dylib", ".dll")
 LIBRARIES = ("*.so*", "*.dylib", "*.dll")
-PROJECTS = ("pyproject.toml", "setup.cfg", "setup.py")
+# How the files of a project declare its name.
+IN_A_SECTION = (
+    r"(?ms)^\[(?:project|metadata|tool\.poetry|tool\.flit\.metadata)\]$"
+    r"(?:(?!^\[).)*?^(?:name|module)\s*=\s*[\"']?([\w.-]+)"
+)
+PROJECTS = {
+    "pyproject.toml": IN_A_SECTION,
+    "setup.cfg": IN_A_SECTION,
+    "setup.py": r"""\bname\s*=\s*["']([\w.-]+)""",
+}
 # Folders for copies of other projects.
 VENDORED = {"vendor", "vendored", "_vendor", "third_party", "extern", "external"}
 SEPARATE = (
@@ -138,23 +140,23 @@ def copies(outside: Mapping[str, Path], root: Path, top: Path) -> Iterator[Path]
     files, or the folder of its sources. So does a package or a library that no distribution has,
     and that is called as one there.
     """
-    installed, sources = set[Path](), set[Path]()
+    own = set[Path]()
     names = _project_names(root.resolve(), top)
     for each in distributions():
         if _is_own(each, names, top):
-            installed |= _installed_files(each)
-            sources |= {folder for folder in [_source(each)[0]] if folder}
+            own |= _places_of(each)
     packages = _without_distribution({name.partition(".")[0] for name in outside} & _packages(top))
     ignored = git.untracked(top, "--ignored", "--exclude-standard", "--", *LIBRARIES)
     built = {_library_name(Path(file)) for file in ignored} - {""}
     for name, file in outside.items():
-        places = {file, *file.parents}
-        is_copied = bool(places & installed) or name.partition(".")[0] in packages
         # The folder of the sources may hold an environment.
-        if not _is_installed(file):
-            is_library = name == file.name
-            is_copied |= bool(places & sources) or (is_library and _library_name(file) in built)
-        if is_copied:
+        within = takewhile(lambda folder: folder.name not in INSTALLED, file.parents)
+        is_library = name == file.name and not _is_installed(file)
+        if (
+            not own.isdisjoint([file, *within])
+            or name.partition(".")[0] in packages
+            or (is_library and _library_name(file) in built)
+        ):
             yield file
 
 
@@ -180,12 +182,16 @@ def _source(each: Distribution) -> tuple[Path | None, bool]:
     return place, bool(is_editable)
 
 
-def _installed_files(each: Distribution) -> set[Path]:
-    """The files of a distribution; of an editable one only what was compiled."""
+def _places_of(each: Distribution) -> set[Path]:
+    """The files or folders of a distribution.
+
+    Of an editable one the folder of its sources, and what was compiled: its Python files only point
+    there.
+    """
+    source, is_editable = _source(each)
     files = [Path(str(each.locate_file(file))) for file in each.files or ()]
-    if _source(each)[1]:
-        # Its Python files only point to the sources.
-        files = [file for file in files if file.suffix in COMPILED]
+    if is_editable and source:
+        files = [source, *(file for file in files if _library_name(file))]
     elif not files:
         names = (each.read_text("top_level.txt") or "").split()
         files = [Path(str(each.locate_file(name))) for name in names]
@@ -194,30 +200,14 @@ def _installed_files(each: Distribution) -> set[Path]:
 
 def _project_names(root: Path, top: Path) -> set[str]:
     """The names of the repository's projects, without those of others that it has copies of."""
-    tracked = (
-        git.output(top, "ls-files", "--", *(f"*{name}" for name in PROJECTS)) or ""
-    ).splitlines()
-    folders = {top / Path(file).parent for file in tracked} | {root, top}
-    own = [folder for folder in folders if VENDORED.isdisjoint(folder.relative_to(top).parts)]
-    return set[str]().union(*map(_names_in, own))
-
-
-def _names_in(folder: Path) -> set[str]:
-    """The names of the project in a folder, as its files declare them."""
-    found: list[object] = []
-    with suppress(OSError, ValueError):
-        text = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
-        tool = text.get("tool", {})
-        found += [text.get("project", {}).get("name"), tool.get("poetry", {}).get("name")]
-        found += [tool.get("flit", {}).get("metadata", {}).get("module")]
-    with suppress(OSError, ValueError, configparser.Error):
-        config = configparser.ConfigParser(interpolation=None)
-        config.read_string((folder / "setup.cfg").read_text("utf-8"))
-        found.append(config.get("metadata", "name"))
-    with suppress(OSError, ValueError):
-        text_of_setup = (folder / "setup.py").read_text("utf-8")
-        found += re.findall(r"""\bname\s*=\s*["']([^"']+)""", text_of_setup)
-    return {_normal(name) for name in found if isinstance(name, str)}
+    tracked = git.output(top, "ls-files", "--", *(f"*{name}" for name in PROJECTS)) or ""
+    files = {top / file for file in tracked.splitlines()}
+    files |= {folder / name for folder in (root, top) for name in PROJECTS}
+    names = set[str]()
+    for file in files:
+        if VENDORED.isdisjoint(file.relative_to(top).parts) and file.name in PROJECTS:
+            names |= set(map(_normal, re.findall(PROJECTS[file.name], cpu.text(file))))
+    return names
 
 
 def _normal(name: str) -> str:

@@ -19,7 +19,7 @@ from prooflops_gate.options import settings
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.plot import Axis, Plot, Point
-from prooflops_gate.page.section import Bar, Page, Section
+from prooflops_gate.page.section import Page, Section
 from prooflops_gate.report import github
 from prooflops_gate.report.files import comment
 from prooflops_gate.report.noise_table import noise_table
@@ -130,11 +130,8 @@ HEAD = ("name", "value")
     ("content", "size"),
     [
         ({"rows": [HEAD, ("a", "1"), ("b", "2")], "remarks": ["one"]}, 2),
-        ({"rows": [("a", "1")], "has_head": False}, 1),
         ({"remarks": ["one", "two", "three"]}, 3),
         ({"rows": [HEAD], "remarks": ["one"]}, 1),
-        ({"bars": [Bar("a", "1"), Bar("b", "2")]}, 2),
-        ({"parts": [Section("a", remarks=["one"])]}, 1),
         ({"plot": Plot("plot", Axis(), Axis(), [Point(0, 0, "origin")])}, 1),
     ],
 )
