@@ -65,10 +65,11 @@ def unmeasured(rows: Rows) -> list[dict[str, str]]:
 
     One for hardware that is not here was not chosen.
     """
+    claims = rows.plan["tests"]
     return [
         {"test": test, "reason": row["reason"]}
         for test, row in rows.ended().items()
-        if row["status"] == "skipped" and not rows.plan["tests"].get(test)
+        if row["status"] == "skipped" and not claims.get(test)
     ]
 
 
