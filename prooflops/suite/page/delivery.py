@@ -219,8 +219,7 @@ def disturbance(benchmarks: Sequence[Measurement]) -> str:
     slowed = [bench for bench in benchmarks if bench.is_contended]
     if 2 * len(slowed) <= len(benchmarks):
         return ""
-    slowness = [bench.contention.get("slowness", 1.0) for bench in slowed]
-    of_core = [each for each in slowness if each > 1]
+    of_core = [bench.slowness for bench in slowed if bench.slowness > 1]
     if 2 * len(of_core) > len(slowed):
         share = f"{1 / max(of_core):.0%}"
         return f"another guest shares these cores (a core ran at {share} of its speed)"

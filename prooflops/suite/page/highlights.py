@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from accounting.devices import cpu_flops_per_cycle
-from prooflops.suite.page.measurement import Measurement
+from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
 from prooflops.suite.peaks import published_mfu_text
@@ -149,9 +149,10 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 def _bandwidth(report: RunReport) -> Iterable[str]:
     if best := memory_stream(report.benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
-        marked = f", {best.unsettled}" if best.unsettled else ""
+        marked = f", {best.remark}" if best.remark else ""
+        bound = "at least" if best.unsettled == CONTENDED else "at most"
         kernel = best.case.partition("-")[2]
-        yield f"memory bandwidth: {best.rate_text} at most ({kernel}{marked}){share}"
+        yield f"memory bandwidth: {best.rate_text} {bound} ({kernel}{marked}){share}"
     reasons = report.unmeasured.values()
     yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
 
@@ -169,7 +170,11 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     steps = [bench for bench in benchmarks if bench.family in TRAINING_STEPS]
     for bench in steps:
-        if bench.unsettled:
+        if bench.unsettled == CONTENDED:
+            marked = f", {bench.remark}" if bench.remark else ""
+            time = engineering(bench.median_s, "s")
+            yield f"a training step ({bench.case}) takes at most {time}{marked}"
+        elif bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
         else:
             figures = ", ".join(_step_figures(bench))

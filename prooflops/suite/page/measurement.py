@@ -18,7 +18,10 @@ CONTENDED = "contended"
 EXCEEDS = 1 + 1e-6
 # Families of matrix products.
 PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")
+NOT_KNOWN = "not known"
 NEITHER = "neither roof"
+# Contention only lowers a rate, so a kernel so near to its roof is limited by it all the same.
+SURELY_LIMITED = 0.9
 # The parts of a step are timed apart, each until the device has ended it; the whole overlaps them.
 USUAL_OVERLAP = 1 / 6
 
@@ -32,6 +35,8 @@ class Measurement:
     median_s: float
     iqr_s: float
     info: Mapping[str, Any]  # pytest-benchmark's extra_info, see docs/measuring.md
+    # Contended as most rows of its run, which the first screen says once.
+    is_usual: bool = False
 
     @classmethod
     def of(cls, bench: Mapping[str, Any]) -> Measurement:
@@ -93,6 +98,11 @@ class Measurement:
         return found or {}
 
     @property
+    def slowness(self) -> float:
+        """How many times slower than alone the slowest core ran; 1 where that is not known."""
+        return float(self.contention.get("slowness", 1.0))
+
+    @property
     def is_contended(self) -> bool:
         """Whether other work competed for the device during the rounds."""
         return any(label.startswith(CONTENDED) for label in self.labels)
@@ -114,6 +124,12 @@ class Measurement:
             if self.number(key) > EXCEEDS:
                 return f"above its {bound}"
         return CONTENDED * self.is_contended
+
+    @property
+    def remark(self) -> str:
+        """Why it allows no conclusion, unless that is said once for the whole run."""
+        found = self.unsettled
+        return "" if found == CONTENDED and self.is_usual else found
 
     @property
     def rate(self) -> tuple[float, str] | None:
@@ -160,8 +176,11 @@ class Measurement:
         bound = self.info.get("bound")
         if not bound:
             return ""
-        if self.unsettled:
-            return f"not known: {self.unsettled}"
+        is_sure = (
+            self.unsettled == CONTENDED and self.number("share_of_attainable") > SURELY_LIMITED
+        )
+        if self.unsettled and not is_sure:
+            return f"not known: {self.remark}" if self.remark else NOT_KNOWN
         return NEITHER if bound == NEITHER else f"{bound}-bound"
 
     @property
@@ -190,7 +209,8 @@ class Measurement:
     @property
     def notes(self) -> str:
         """A short note: cache state, limit, clock, and the start of each label."""
-        found = [self.cache, self.bound or self.unsettled, str(self.info.get("label") or "")]
+        found = [self.cache, self.bound or self.remark, str(self.info.get("label") or "")]
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
-        return ", ".join(filter(None, dict.fromkeys(found)))
+        left_out = ("", NOT_KNOWN, CONTENDED) if self.is_usual else ("",)
+        return ", ".join(each for each in dict.fromkeys(found) if each not in left_out)

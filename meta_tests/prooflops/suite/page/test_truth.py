@@ -13,7 +13,7 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
-from prooflops.suite.page.tables import best_products, rates_table
+from prooflops.suite.page.tables import best_products, rates_table, spread_text
 from prooflops_gate.page.markdown import markdown
 
 
@@ -171,6 +171,28 @@ def test_a_busy_run_delivers_at_least_and_says_how_slow_a_core_was(report_of):
     assert "shares these cores (a core ran at 54% of its speed)" in page.headline.text
     assert "other work took part (other work)" in page_of(shared(1.0)).headline.text
     assert any("contended (the first: other work)" in line for line in unusual(shared(1.0)))
+
+
+@pytest.mark.parametrize(("others", "labelled"), [(1.8, [STEP]), (2.9, [])])
+def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, others, labelled):
+    def contended(name, info, _stats):
+        slowness = 3.0 if name == STEP else others
+        info["conditions"] = BUSY | {"contention": {"slowness": slowness}}
+
+    report = report_of(contended)
+    assert contradictions(report) == []
+    said = {each.name: f"{each.notes} {spread_text(each)}" for each in report.benchmarks}
+    assert [name for name, text in said.items() if "contended" in text] == labelled
+    assert any("takes at most" in line for line in limits(report))
+
+
+def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
+    info = {"bound": "memory", "conditions": BUSY}
+    near, far = (
+        Measurement("x", "x", 1.0, 0.0, info | {"share_of_attainable": s}) for s in (0.99, 0.6)
+    )
+    assert near.bound == "memory-bound"
+    assert far.bound == "not known: contended"
 
 
 def of_floor(floor, value, share, **found):
