@@ -269,53 +269,32 @@ def _euclidean_distances(out: Any, x: Any, *_: Any) -> int:
     return 2 * elements(out) * (width(x) + 2)
 
 
-@product("_native_multi_head_attention")
-def _attention_layer(
-    _out: Any,
-    x: Any,
-    _key: Any,
-    _value: Any,
-    _width: int,
-    _heads: int,
-    qkv_weight: Any,
-    _qkv_bias: Any,
-    out_weight: Any,
-    *_: Any,
-    **__: Any,
-) -> int:
-    return _fused_layer(x, qkv_weight, out_weight)
+MATRICES = ("qkv_weight", "proj_weight", "ffn_weight_1", "ffn_weight_2")
 
 
-@product("_transformer_encoder_layer_fwd")
-def _encoder_layer(
-    _out: Any,
-    x: Any,
-    _width: int,
-    _heads: int,
-    qkv_weight: Any,
-    _qkv_bias: Any,
-    out_weight: Any,
-    _out_bias: Any,
-    _use_gelu: bool,
-    _norm_first: bool,
-    _eps: float,
-    _norm_1_weight: Any,
-    _norm_1_bias: Any,
-    _norm_2_weight: Any,
-    _norm_2_bias: Any,
-    up_weight: Any,
-    _up_bias: Any,
-    down_weight: Any,
-    *_: Any,
-    **__: Any,
-) -> int:
-    return _fused_layer(x, qkv_weight, out_weight, up_weight, down_weight)
+def fused_layer(name: str, arguments: str) -> None:
+    """A layer with these arguments after its input, named as in the schema.
+
+    Every matrix multiplies every token; attention adds its scores and values.
+    """
+
+    @product(name)
+    def _fused_layer(_out: Any, x: Any, *values: Any, **_: Any) -> int:
+        given = dict(zip(arguments.split(), values, strict=False))
+        batch, tokens, dim = map(int, x.shape)
+        matrices = [given.get(each) for each in MATRICES]
+        return 2 * batch * tokens * (elements(matrices) + 2 * tokens * dim)
 
 
-def _fused_layer(x: Any, *matrices: Any) -> int:
-    """Every matrix multiplies every token; scores and values of attention."""
-    batch, tokens, dim = map(int, x.shape)
-    return 2 * batch * tokens * (elements(matrices) + 2 * tokens * dim)
+fused_layer(
+    "_native_multi_head_attention",
+    "key value embed_dim num_head qkv_weight qkv_bias proj_weight",
+)
+fused_layer(
+    "_transformer_encoder_layer_fwd",
+    "embed_dim num_heads qkv_weight qkv_bias proj_weight proj_bias use_gelu norm_first eps "
+    "norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 ffn_weight_1 ffn_bias_1 ffn_weight_2",
+)
 
 
 # --- elementwise operations and reductions: one FLOP per element and function ---------------------
@@ -345,13 +324,27 @@ per_result("silu", FLOPS_PER_ELEMENT["silu"])
 per_result("silu_backward", GRADIENT_FLOPS_PER_ELEMENT["silu"])
 
 
-@elementwise(
+def per_element(names: str, arguments: str) -> None:
+    """Operators that do one FLOP, such as an addition, for each element of the last of `arguments`,
+    which are named as in the schema, from the first one on.
+    """
+    position = len(arguments.split())
+
+    @elementwise(names)
+    def _per_element(*result_and_arguments: Any, **_: Any) -> int:
+        return elements(result_and_arguments[position])
+
+
+per_element(
     "embedding_dense_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
-    "_amp_foreach_non_finite_check_and_unscale"
+    "_amp_foreach_non_finite_check_and_unscale",
+    "gradients",
 )
-def _per_gradient(_out: Any, gradients: Any, *_: Any) -> int:
-    """One for each element of the gradients, such as an addition, not of the result."""
-    return elements(gradients)
+# One element of each row.
+per_element("nll_loss_forward nll_loss2d_forward", "self target")
+per_element("nll_loss_backward nll_loss2d_backward", "grad_output self target")
+per_element("index_add", "self dim index source")
+per_element("scatter_add", "self dim index")
 
 
 @elementwise("_log_softmax")
@@ -379,31 +372,10 @@ def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
     return (2 + is_reduced) * elements(x)
 
 
-@elementwise("nll_loss_forward nll_loss2d_forward")
-def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
-    """One element of each row."""
-    return elements(target)
-
-
-@elementwise("nll_loss_backward nll_loss2d_backward")
-def _nll_loss_backward(_out: Any, _grad: Any, _x: Any, target: Any, *_: Any) -> int:
-    return elements(target)
-
-
 @elementwise("_embedding_bag _embedding_bag_forward_only _embedding_bag_backward")
 def _embedding_bag(_out: Any, rows: Any, indices: Any, *_: Any) -> int:
     """`rows` is the table, or the gradient of the sums: as wide."""
     return elements(indices) * width(rows)
-
-
-@elementwise("index_add")
-def _index_add(_out: Any, _x: Any, _dim: int, _index: Any, source: Any, **_: Any) -> int:
-    return elements(source)
-
-
-@elementwise("scatter_add")
-def _scatter_add(_out: Any, _x: Any, _dim: int, index: Any, *_: Any) -> int:
-    return elements(index)
 
 
 @elementwise("index_put _index_put_impl")
@@ -461,45 +433,26 @@ def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
     return steps * elements(x)
 
 
-@elementwise("native_layer_norm_backward")
-def _layer_norm_backward(
-    _out: Any,
-    _grad: Any,
-    x: Any,
-    _shape: Any,
-    _mean: Any,
-    _root: Any,
-    weight: Any,
-    _bias: Any,
-    mask: Sequence[bool],
-) -> int:
-    return _normalisation_backward(x, weight, mask)
+def normalisation_backward(names: str, arguments: str) -> None:
+    """Operators with these arguments, named as in the schema, from the first one on."""
+
+    @elementwise(names)
+    def _backward(_out: Any, *values: Any) -> int:
+        given = dict(zip(arguments.split(), values, strict=False))
+        return _normalisation_backward(given["input"], given["weight"], given["output_mask"])
 
 
-@elementwise("native_group_norm_backward")
-def _group_norm_backward(
-    _out: Any, _grad: Any, x: Any, _mean: Any, _root: Any, weight: Any, *sizes_and_mask: Any
-) -> int:
-    *_, mask = sizes_and_mask
-    return _normalisation_backward(x, weight, mask)
-
-
-@elementwise("batch_norm_backward native_batch_norm_backward")
-def _batch_norm_backward(
-    _out: Any,
-    _grad: Any,
-    x: Any,
-    weight: Any,
-    _running_mean: Any,
-    _running_variance: Any,
-    _mean: Any,
-    _root: Any,
-    _is_training: bool,
-    _eps: float,
-    mask: Sequence[bool],
-    *_: Any,
-) -> int:
-    return _normalisation_backward(x, weight, mask)
+normalisation_backward(
+    "native_layer_norm_backward",
+    "grad_out input normalized_shape mean rstd weight bias output_mask",
+)
+normalisation_backward(
+    "native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask"
+)
+normalisation_backward(
+    "batch_norm_backward native_batch_norm_backward",
+    "grad_out input weight running_mean running_var save_mean save_var train eps output_mask",
+)
 
 
 @elementwise("cudnn_batch_norm_backward")
