@@ -8,8 +8,10 @@ keep comments in a file.
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -94,6 +96,7 @@ def runner(foreign, tmp_path):
         GITHUB_BASE_REF="main",
         GITHUB_REPOSITORY="o/r",
         RUNNER_TEMP=str(tmp_path),
+        GITHUB_OUTPUT=str(tmp_path / "output"),
         **ALONE,
         **{FORKED: "1"},
     )
@@ -106,10 +109,11 @@ def steps_of_the_action():
     steps = shell_steps(ACTION["runs"])
     for step in steps:
         for name, value in given.items():
-            own = step.get("env", {})
+            own, folder = step.get("env", {}), step.get("working-directory", ".")
             step["env"] = {
                 key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()
             }
+            step["working-directory"] = folder.replace(f"${{{{ {name} }}}}", value)
     return steps
 
 
@@ -120,6 +124,7 @@ def shell(step, folder, environment):
         own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
     command = ["bash", "-e", "-c", step["run"]]
     environment = {**environment, **own}
+    folder = folder / step.get("working-directory", ".")
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     print(step["run"], done.stdout, done.stderr, sep="\n")
     return done
@@ -179,8 +184,12 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_pat
     steps = steps_of_the_action()
     environment = runner | {"GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
-    assert codes == [0, 0, 1, 0, 0], "to install, valgrind, compare, comment, and again"
+    assert codes == [0, 0, 1, 0, 0, 0], "to install, valgrind, compare, tell, comment, and again"
     assert "gate: fails: 1 SLOWER" in commented(tmp_path)
+    told = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+    assert told.pop("verdict") == "fails"
+    assert told.keys() == ACTION["outputs"].keys() - {"verdict"}
+    assert all(Path(file).is_file() for file in told.values())
     assert json.loads((tmp_path / "gate.json").read_text())["fails"]
 
 
@@ -205,7 +214,7 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path,
 def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
     cached = {}
     for name, job in JOBS.items():
-        assert job["steps"][0]["with"] == {"fetch-depth": 0}, (
+        assert job["steps"][0]["with"]["fetch-depth"] == 0, (
             f"{name} has no other commit to run beside"
         )
         for step in job["steps"]:
@@ -216,3 +225,15 @@ def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
     assert saved["key"].startswith(restored["restore-keys"]), (
         f"{restored} never finds {saved['key']}"
     )
+
+
+def test_actions_are_pinned_and_none_checks_out_over_what_was_built():
+    used = [
+        step["uses"]
+        for job in (*JOBS.values(), ACTION["runs"])
+        for step in job["steps"]
+        if "uses" in step
+    ]
+    assert all(re.fullmatch(r"actions/[a-z/-]+@[0-9a-f]{40}", each) for each in used), used
+    own = [step.get("uses", "") for step in ACTION["runs"]["steps"]]
+    assert not any("checkout" in each for each in own)
