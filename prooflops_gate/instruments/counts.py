@@ -51,10 +51,20 @@ class Count:
 
     @property
     def steady_ratio(self) -> float | None:
-        """The ratio that a row says: 1 where the instructions are the same, None if unknown."""
-        if self.verdict == UNSTEADY:
-            return None
-        return 1.0 if self.verdict == "SAME" else self.ratio
+        """The ratio that a row says beside its time: 1 where the instructions are the same.
+
+        Three pairs decide nothing, but say it; None where pairs differ by more than half of it.
+
+        >>> [Count(UNSTEADY, 1e5, logs).steady_ratio for logs in ([0.0, 0.2, 0.1], [0.3, 0.0, 0.1])]
+        [None, None]
+        >>> round(Count(UNSTEADY, 1e5, [0.12, 0.13, 0.13]).steady_ratio, 3)
+        1.139
+        """
+        if self.verdict == "SAME":
+            return 1.0
+        spread = max(self.logs) - min(self.logs)
+        repeats = self.verdict != UNSTEADY or 2 * spread < abs(median(self.logs))
+        return self.ratio if repeats else None
 
     @property
     def row_values(self) -> tuple[float, float]:

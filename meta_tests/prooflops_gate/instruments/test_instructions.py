@@ -119,6 +119,9 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     decided = by_both(row, Count(UNSTEADY, 1e6, [0.02, 0.04, 0.03]), 0.03, alone=True)
     assert (decided.verdict, decided.by) == ("SLOWER", TIME)
     assert (decided.note, decided.instructions) == ("", None)
+    three = by_both(row, Count(UNSTEADY, 1e6, [0.13, 0.13, 0.12]), 0.03, alone=True)
+    assert (three.verdict, three.by) == ("SLOWER", TIME)
+    assert three.instructions == pytest.approx(1.139, abs=0.001)
 
 
 @pytest.mark.parametrize(("by", "counted"), [("both", ["a"]), ("instructions", ["a", "same"])])
