@@ -24,6 +24,7 @@ FILES = [
     *(ROOT / "docs").glob("*.md"),
     *(ROOT / "docs" / "claims").glob("*.md"),
     ROOT / "docs" / "workflows" / "gate.yml",
+    ROOT / "prooflops_gate" / "README.md",
 ]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 # It names files of the past.

@@ -4,6 +4,7 @@ No network: the wheels are built by the setuptools that is here; environments ar
 that are here.
 """
 
+import email
 import importlib.metadata
 import os
 import re
@@ -161,9 +162,17 @@ def test_a_wheel_holds_every_file_of_its_packages_alone(request, wheel, packages
         found = [path for name in packages for path in (root / name).rglob("*") if path.is_file()]
         return {path.relative_to(root) for path in found if "__pycache__" not in path.parts}
 
-    missing = files(ROOT) - files(unpacked) - {Path("prooflops_gate/pyproject.toml")}
+    own = {Path("prooflops_gate", name) for name in ("README.md", "pyproject.toml")}
+    missing = files(ROOT) - files(unpacked) - own
     assert not missing, f"the wheel lacks {sorted(map(str, missing))}"
     assert {path.name for path in unpacked.iterdir() if path.suffix != ".dist-info"} == packages
+    (metadata,) = unpacked.glob("*.dist-info/METADATA")
+    about = email.message_from_string(metadata.read_text(encoding="utf-8"))
+    assert len(about.get_payload()) > 1000, "what an index shows of it"
+    assert {link.partition(",")[0] for link in about.get_all("Project-URL")} == {
+        "Source", "Documentation", "Changelog", "Issues",
+    }  # fmt: skip
+    assert "Framework :: Pytest" in about.get_all("Classifier")
 
 
 def test_a_plain_run_with_the_gate_loads_neither_numpy_nor_scipy(gate_alone, foreign):
