@@ -325,14 +325,14 @@ def test_a_chain_runs_from_the_left_unless_an_einsum_has_opt_einsum(function, en
     agree("FLOPs", compiled=got, uncompiled=eager, should=should)
 
 
-def ones_and_a_bit(device, bit, size=300):
+def ones_and_a_bit(device, bit):
     """A matrix of 1 + 2^-bit everywhere, and a permutation.
 
     Each output has one term, so only precision can be lost. At this size kernels are those of large
     products.
     """
-    ones = torch.full((size, size), 1 + 2.0**-bit, device=device)
-    return ones, torch.eye(size, device=device).flip(0)
+    ones = torch.full((300, 300), 1 + 2.0**-bit, device=device)
+    return ones, torch.eye(300, device=device).flip(0)
 
 
 @pytest.fixture(scope="session")

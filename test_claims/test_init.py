@@ -285,7 +285,7 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, f
     equal(low > 1, fan_in > 2500, "whether it is sure to grow")
 
 
-def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
+def trained_losses(device, seed, layers, width, deviation):
     """The losses of a deep linear net that learns a linear map; they end where not finite."""
     torch.manual_seed(seed)
     net = linear_net([width] * (layers + 1), device)
@@ -294,9 +294,9 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
     x = normal_values(device, seed + 1, 64, width)
     wanted = normal_values(device, seed + 2, width, width) / math.sqrt(width)
     y = x @ wanted
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
-    while len(losses) <= steps and (not losses or math.isfinite(losses[-1])):
+    while len(losses) <= 30 and (not losses or math.isfinite(losses[-1])):
         optimizer.zero_grad()
         loss = (net(x) - y).square().mean()
         loss.backward()
@@ -320,11 +320,11 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
     ],
 )
 def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, layers, width):
-    first, *_, last = trained_losses(device, layers, layers, width, 1 / math.sqrt(width), 0.1)
+    first, *_, last = trained_losses(device, layers, layers, width, 1 / math.sqrt(width))
     at_most(last, 0.7 * first, "the last loss")
     at_most(first, 10, "the first loss")
 
     # Two layers of unit weights may still learn at this rate.
     if layers > 2:
-        naive = trained_losses(device, layers, layers, width, 1.0, 0.1)[-1]
+        naive = trained_losses(device, layers, layers, width, 1.0)[-1]
         assert not math.isfinite(naive), f"from N(0, 1) the loss is {naive}, but should overflow"

@@ -95,12 +95,12 @@ def test_intensity_is_the_operations_over_the_bytes_of_each_operand(m, k, n, dty
     equal(intensity, tally.flops / nbytes, "arithmetic_intensity")
 
 
-def flops_while_a_byte_moves(row, column, nbytes=10**9):
+def flops_while_a_byte_moves(row, column):
     """FLOPs of a device's units by clock cycles while a byte arrives; no printed peak is used."""
     vector_mhz, matrix_mhz = row.clocks_mhz
     mhz = vector_mhz if column == "fp32" else matrix_mhz
-    cycles = nbytes / bandwidth_bytes_per_s(row) * mhz * 1e6
-    return cycles * row.units * FLOP_PER_CLOCK[row.die][column] / nbytes
+    cycles = mhz * 1e6 / bandwidth_bytes_per_s(row)
+    return cycles * row.units * FLOP_PER_CLOCK[row.die][column]
 
 
 @pytest.mark.claim("roof.accelerator-300")
@@ -133,12 +133,12 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
     equal(near, should, "a ridge of about 300")
 
 
-def simulated_s(work, peak, bandwidth, steps=64):
+def simulated_s(work, peak, bandwidth):
     """Seconds of a device that fetches each of many parts while it works on the one before."""
     fetched = done = Fraction(0)
-    for _ in range(steps):
-        fetched += Fraction(work.bytes, steps) / bandwidth
-        done = max(done, fetched) + Fraction(work.flops, steps) / peak
+    for _ in range(64):
+        fetched += Fraction(work.bytes, 64) / bandwidth
+        done = max(done, fetched) + Fraction(work.flops, 64) / peak
     return done
 
 

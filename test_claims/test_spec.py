@@ -47,9 +47,9 @@ def printed_sparse(figure):
     return figure.printed if figure.kind == "sparse" else figure.sparse
 
 
-def measured_share(card, dtype):
-    """Measured over dense peak, for a card and dtype of `published.PRODUCTS`."""
-    return getattr(card, dtype) / tera(ACCELERATORS[card.card], dtype)
+def measured_share(card):
+    """Measured over dense peak of bf16, for a card of `published.PRODUCTS`."""
+    return card.bf16 / tera(ACCELERATORS[card.card], "bf16")
 
 
 @pytest.mark.claim("spec.a100-312")
@@ -136,7 +136,7 @@ def test_dense_is_half_of_sparse_but_for_fp4_of_a_b300(row):
 def test_practice_keeps_more_than_half_of_the_dense_peak_alone(card):
     # GeForce cards run above the clock that their peak is stated for.
     most = 1.2 if card.card.startswith("RTX") else 1
-    between(measured_share(card, "bf16"), 0.7, most, "measured over dense peak")
+    between(measured_share(card), 0.7, most, "measured over dense peak")
 
 
 @pytest.mark.claim("spec.h100-fp32-67", "spec.fp32-slower", "spec.tensor-core")
@@ -348,7 +348,7 @@ def test_no_product_here_exceeds_what_the_units_can_do(
 @pytest.mark.claim("spec.peak-is-bound")
 def test_a_nominal_peak_is_exceeded_at_another_clock_or_dtype():
     geforce = next(card for card in published.PRODUCTS if card.card == "RTX 4090")
-    share = measured_share(geforce, "bf16")
+    share = measured_share(geforce)
     at_least(share, 1, "an RTX 4090's share of its nominal peak")
     sxm = next(card.bf16 for card in published.PRODUCTS if card.card == H100.label)
     at_least(sxm, tera(H100_PCIE, "bf16"), "TFLOP/s of an SXM board")

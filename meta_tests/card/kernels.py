@@ -160,7 +160,7 @@ class Kernels(TorchDispatchMode):
         self.card.check()
         self.card.settle()
         if func.overloadpacket not in MIXING:
-            self._refuse_a_mix(func, operands, on_card)
+            self._refuse_a_mix(func, operands)
         if here:
             kwargs = {**kwargs, "device": CPU}
             self._refuse_too_much(args, kwargs)
@@ -216,7 +216,7 @@ class Kernels(TorchDispatchMode):
             self._note(out.untyped_storage(), self._born_within)
         return out
 
-    def _refuse_a_mix(self, func, operands, on_card):
+    def _refuse_a_mix(self, func, operands):
         for tensor in operands:
             if tensor.dim() and not self.has(tensor):
                 if self._is_born_within(tensor):

@@ -26,15 +26,15 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend, tokens
         assert got == (2 * product, 4 * product + rescoring, rescoring), pairs
 
 
-def window_mask(length, window):
-    return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
+# Each of 9 queries sees itself and the 3 keys before it.
+WINDOW = torch.ones(9, 9, dtype=torch.bool).tril().triu(-3)
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 @pytest.mark.parametrize("kind", ["boolean", "added", "of each head"])
 def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend, kind):
     leaves = [torch.randn(2, 3, 9, 4, requires_grad=True) for _ in range(3)]
-    mask = window_mask(9, 4)
+    mask = WINDOW
     if kind == "added":
         mask = torch.zeros(9, 9).masked_fill(~mask, float("-inf"))
     if kind == "of each head":
@@ -112,7 +112,7 @@ def test_varlen_attention_is_counted_where_its_offsets_have_values(pairs, length
 def test_a_mask_without_values_leaves_its_products_unknown():
     """They were counted as if nothing were masked."""
     x = torch.empty(2, 3, 9, 4, device="meta", requires_grad=True)
-    mask = window_mask(9, 4).to("meta")
+    mask = WINDOW.to("meta")
     with counted.flops(pairs="causal") as count:
         F.scaled_dot_product_attention(x, x, x, attn_mask=mask).sum().backward()
     assert (count.total, count.unknown) == (0, {"aten.bmm": 6})

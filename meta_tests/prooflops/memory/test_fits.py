@@ -26,8 +26,8 @@ def step_of(batch, width=4096):
     return TrainingStep(net.to("meta"), inputs, torch.mean, optimizer=torch.optim.AdamW)
 
 
-def gets_through(step, card):
-    allocator = CachingAllocator(usable_bytes(card))
+def gets_through(step):
+    allocator = CachingAllocator(usable_bytes("RTX 4090"))
     cuda = replace(step, device="cuda")
     try:
         cuda.predict(compute_capability=(8, 9), allocator=allocator)
@@ -43,8 +43,8 @@ def test_the_largest_batch_fits_and_its_successor_does_not():
     assert fit.fits
     assert fit.unknown == {}
     assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
-    assert gets_through(step_of(fit.largest), "RTX 4090")
-    assert not gets_through(step_of(fit.largest + 1), "RTX 4090")
+    assert gets_through(step_of(fit.largest))
+    assert not gets_through(step_of(fit.largest + 1))
     assert len(told) == len(set(told)) <= 6, f"a batch was predicted twice, or too many: {told}"
 
 

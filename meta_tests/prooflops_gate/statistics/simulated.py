@@ -26,9 +26,9 @@ def pairs_of(logs):
     return [1.0] * len(logs), [math.exp(log) for log in logs]
 
 
-def effect_of(ratio, spread, n=32, level=0.001):
-    logs = math.log(ratio) + spread * np.linspace(-1, 1, n)
-    return paired(*pairs_of(list(logs)), level=level)
+def effect_of(ratio, spread):
+    logs = math.log(ratio) + spread * np.linspace(-1, 1, 32)
+    return paired(*pairs_of(list(logs)), level=0.001)
 
 
 def times(*levels, noise=0.02, seed=0):
