@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -15,6 +16,8 @@ from meta_tests.faults import fault, stand_in, wrong_value
 
 ON_CARD = "-p meta_tests.card.plugin --device cuda --quick --card-memory=4096"
 ON_CPU = "--device cpu --quick"
+on_card = partial(fault, options=ON_CARD)
+on_cpu = partial(fault, options=ON_CPU)
 MATMUL = "bench/test_matmul.py::test_matmul[fp32-square-256]"
 LARGE = "bench/test_matmul.py::test_matmul[fp32-square-1024]"
 CEILING = "bench/test_matmul.py::test_ceiling[fp32-sustainable]"
@@ -33,14 +36,13 @@ CAST = "bench/test_numerics.py::test_cast[fp16]"
 PRODUCT = "bench/test_numerics.py::test_product[{}]"
 
 
-@fault(
+@on_card(
     MATMUL,
     CEILING,
     STREAM,
     COPY,
     OVERLAP,
     CAST,
-    options=ON_CARD,
     saying="but inputs should be random",
 )
 def all_inputs_are_zeros(patch):
@@ -52,7 +54,7 @@ def all_inputs_are_zeros(patch):
     patch.setattr(torch, "exp2", torch.zeros_like)
 
 
-@fault(MATMUL, options=ON_CARD, saying="a product of fp32 differs from fp64 by nan")
+@on_card(MATMUL, saying="a product of fp32 differs from fp64 by nan")
 def a_product_stops_working_after_twenty_calls(patch):
     right = torch.mm
     calls = []
@@ -65,7 +67,7 @@ def a_product_stops_working_after_twenty_calls(patch):
     patch.setattr(torch, "mm", mm)
 
 
-@fault(PARTS, options=ON_CARD, saying="bytes are declared", instead_of="bench.transfers.in_parts")
+@on_card(PARTS, saying="bytes are declared", instead_of="bench.transfers.in_parts")
 def the_last_part_is_forgotten(right, whole, parts):
     shortened = replace(whole, source=whole.source[:-64], target=whole.target[:-64])
     return replace(right(whole, parts), run=right(shortened, parts).run)
@@ -81,27 +83,25 @@ def halved(field):
     return formula
 
 
-fault(
+on_card(
     MATMUL,
     CEILING,
     LAYER,
     instead_of="accounting.roofline.matmul_work",
-    options=ON_CARD,
     saying="FLOPs are (declared|counted)",
     name="matmul_work_says_half_of_the_flops",
 )(halved("flops"))
 
 
-fault(
+on_card(
     STREAM,
     instead_of="bench.streams.stream_work",
-    options=ON_CARD,
     saying="bytes are declared",
     name="stream_work_says_half_of_the_bytes",
 )(halved("bytes"))
 
 
-@fault(KERNEL, instead_of="torch.clamp", options=ON_CARD, saying="differs from fp64")
+@on_card(KERNEL, instead_of="torch.clamp", saying="differs from fp64")
 def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **options):
     result = clamp(*arguments, out=out, **options)
     # Counters of FLOPs and bytes must not see this addition.
@@ -135,26 +135,24 @@ def casting(change):
     return stand_in("torch.Tensor.to", to)
 
 
-@fault(
+@on_card(
     LARGE,
     CEILING,
     STREAM,
     LATE_COPY,
     OVERLAP,
     instead_of="prooflops.timing.clock",
-    options=ON_CARD,
     saying="was the device waited for\\?",
 )
 def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
     return lambda: time.perf_counter()
 
 
-@fault(
+@on_card(
     MATMUL,
     CEILING,
     STEP,
     instead_of="prooflops.machine.device.peak_flop_per_s",
-    options=ON_CARD,
     saying="is it the sparse one",
 )
 def the_peak_is_that_of_sparse_products(dense, *arguments):
@@ -172,54 +170,48 @@ wrong_value(
 )
 
 
-@fault(
+@on_card(
     LARGE,
     instead_of="meta_tests.card.card.Card.kernel_s",
-    options=ON_CARD,
     saying="the FLOPs or the clock are wrong",
 )
 def a_product_takes_no_time(_original, *_):
     return 1e-12
 
 
-@fault(
+@on_card(
     MATMUL,
     CEILING,
     LAYER,
     instead_of="torch.mm",
-    options=ON_CARD,
     saying="a product of fp32 differs from fp64",
 )
 def a_product_is_half_of_what_it_should_be(mm, a, b, *, out):
     return mm(a, b, out=out).mul_(0.5)
 
 
-@fault(
+@on_card(
     STEP,
     instead_of="bench.training.Step.update",
-    options=ON_CARD,
     saying="the loss on one batch should fall",
 )
 def the_optimizer_makes_no_step(_original, self):
     return self.optimizer.zero_grad()
 
 
-@fault(COPY, instead_of="torch.Tensor.copy_", options=ON_CARD, saying="bytes are declared")
+@on_card(COPY, instead_of="torch.Tensor.copy_", saying="bytes are declared")
 def nothing_is_copied(right, target, source, **options):
     return target if target.numel() > 2**20 else right(target, source, **options)
 
 
-@fault(
-    OVERLAP, instead_of="bench.transfers.beside", options=ON_CARD, saying="elements arrived changed"
-)
+@on_card(OVERLAP, instead_of="bench.transfers.beside", saying="elements arrived changed")
 def products_run_without_the_copy(_original, device, main, aside):
     return main
 
 
-@fault(
+@on_card(
     OVERLAP,
     instead_of="bench.transfers.beside",
-    options=ON_CARD,
     saying="the products beside the copy were not",
 )
 def a_copy_runs_without_the_products(_original, device, main, aside):
@@ -244,33 +236,30 @@ for name, change, said in (
     ("a_cast_truncates", truncated, "fp16 rounds with a relative error"),
     ("a_cast_saturates_early", saturated, "beyond the largest fp16 became smaller"),
 ):
-    fault(CAST, options=ON_CARD, saying=said, name=name)(casting(change))
+    on_card(CAST, saying=said, name=name)(casting(change))
 
 
-@fault(
+@on_card(
     PRODUCT.format("fp16"),
     instead_of="torch.mm",
-    options=ON_CARD,
     saying="fp16 operand 3.05176e-05 became 0, but should be kept",
 )
 def products_of_fp16_read_subnormals_as_zero(mm, a, b, **_):
     return mm(flushed(a, FP16_LEAST_NORMAL), b)
 
 
-@fault(
+@on_card(
     PRODUCT.format("bf16"),
     instead_of="torch.mm",
-    options=ON_CARD,
     saying="bf16 operand 1.17549e-38 became 0, but should be kept, or all subnormal numbers",
 )
 def products_of_bf16_lose_normal_numbers(mm, a, b, **_):
     return mm(flushed(a, 2.0 ** (-125)), b)
 
 
-@fault(
+@on_card(
     PRODUCT.format("fp32"),
     instead_of="torch.mm",
-    options=ON_CARD,
     saying="fp32 products by 1 keep 10 bits of a fraction, but should keep 23",
 )
 def products_of_fp32_keep_ten_bits(mm, a, b, **_):
@@ -278,41 +267,38 @@ def products_of_fp32_keep_ten_bits(mm, a, b, **_):
     return mm(torch.where(a.abs() < 2.0 ** (-100), a, ten_bits), b)
 
 
-@fault(
+@on_card(
     "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
     instead_of="prooflops.precision.format_of",
-    options=ON_CARD,
     saying=r"values of x @ y: .*but should be",
 )
 def an_image_allows_tf32(_original, _operation):
     return "tf32"
 
 
-@fault(
+@on_cpu(
     ACCUMULATION,
     instead_of="bench.training.Step.forward",
-    options=ON_CPU,
     saying="accumulated gradients differ by",
 )
 def micro_batches_count_in_full(right, self, *batch):
     return right(self, *batch) * self.micro_batches
 
 
-@fault(CHECKPOINTING, instead_of="bench.models.build", options=ON_CPU, saying="checkpointing holds")
+@on_cpu(CHECKPOINTING, instead_of="bench.models.build", saying="checkpointing holds")
 def checkpointing_keeps_all(right, model, *, device="cpu", **_):
     return right(model, device=device)
 
 
-@fault(BATCHES, instead_of="bench.tokens.Batches.load", options=ON_CPU, saying="are not those")
+@on_cpu(BATCHES, instead_of="bench.tokens.Batches.load", saying="are not those")
 def rows_go_astray(right, self, starts):
     x, y = right(self, starts)
     return x.flip(0), y
 
 
-@fault(
+@on_cpu(
     BATCHES,
     instead_of="bench.tokens.Batches.load",
-    options=ON_CPU,
     saying="a batch is .*, declared is",
 )
 def a_batch_is_half_as_long(right, self, starts):

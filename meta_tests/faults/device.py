@@ -1,10 +1,12 @@
 """Faults of devices: torch puts tensors elsewhere than it says, a formula of bytes is off."""
 
+from functools import partial
+
 import torch
 
 from meta_tests.faults import fault, stand_in
 
-ON_CARD = "-p meta_tests.card.plugin --device cuda --quick"
+on_card = partial(fault, options="-p meta_tests.card.plugin --device cuda --quick")
 
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
@@ -17,7 +19,7 @@ def a_model_forgets_its_buffers(move, self, function, recurse=True):
     return moved
 
 
-@fault("device.not-magic", options=ON_CARD)
+@on_card("device.not-magic")
 def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
     """Pinning gains time whatever runs beside the copy."""
     sources = [torch.empty(0)]
@@ -34,45 +36,43 @@ def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
     stand_in("torch.mm", product)(patch)
 
 
-@fault("device.transfer-costs", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
+@on_card("device.transfer-costs", instead_of="meta_tests.card.card.Card.copy")
 def a_link_is_as_fast_as_memory(copy, card, nbytes, *how):
     return copy(card, nbytes // 64, *how)
 
 
-@fault("device.pinned-faster", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
+@on_card("device.pinned-faster", instead_of="meta_tests.card.card.Card.copy")
 def pageable_memory_is_copied_as_fast_as_pinned(copy, card, nbytes, pinned, to_host):
     return copy(card, nbytes, True, to_host)
 
 
-@fault(
+@on_card(
     "device.nonblocking-overlap data.pin-memory-flag",
     instead_of="torch.Tensor.copy_",
-    options=ON_CARD,
 )
 def a_copy_from_pinned_memory_holds_the_host(copy, target, source, non_blocking=False):
     return copy(target, source)
 
 
-@fault(
+@on_card(
     "device.cpu-too-slow mfu.lecture-product-here",
     instead_of="meta_tests.card.card.Card.kernel_s",
-    options=ON_CARD,
 )
 def a_card_takes_a_thousand_times_as_long(kernel_s, *what):
     return 1000 * kernel_s(*what)
 
 
-@fault("device.memory-tools", instead_of="torch.cuda.memory_allocated", options=ON_CARD)
+@on_card("device.memory-tools", instead_of="torch.cuda.memory_allocated")
 def the_memory_tools_count_bytes_and_no_blocks(_, device=None):
     return torch.cuda.memory_stats(device)["requested_bytes.all.current"]
 
 
-@fault("device.empty-cache", instead_of="torch.cuda.empty_cache", options=ON_CARD)
+@on_card("device.empty-cache", instead_of="torch.cuda.empty_cache")
 def empty_cache_keeps_the_cache(_original):
     return None
 
 
-@fault("device.batch-once", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
+@on_card("device.batch-once", instead_of="meta_tests.card.card.Card.copy")
 def a_copy_is_never_launched(copy, card, nbytes, *how):
     return card.stream.ready_s
 
