@@ -135,42 +135,37 @@ EFFICIENT = "efficient_attention_backward"
 MATH = "bmm"
 SEQUENCES, HEADS, QUERIES = 2, 4, 10
 ROWS = SEQUENCES * HEADS * QUERIES
-# Memory-efficient attention keeps a number for each row, in blocks of 32.
-STATISTICS = SEQUENCES * HEADS * 32 * 4
+# Numbers in fp32 that a kernel keeps beside its result: one for each row, in blocks of 32 for
+# memory-efficient attention.
+BESIDE_RESULT_BYTES = {
+    FLASH: ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
+    EFFICIENT: SEQUENCES * HEADS * 32 * 4,
+}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "options", "operator", "kept"),
+    ("dtype", "options", "operator", "numbers"),
     [
-        (torch.bfloat16, {}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
-        (
-            torch.bfloat16,
-            {"kv_heads": 2},
-            FLASH,
-            ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
-        ),
-        (
-            torch.bfloat16,
-            {"width": 20},
-            FLASH,
-            4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
-        ),
+        (torch.bfloat16, {}, FLASH, ROWS * 16),
+        (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16),
+        # Operands and result in rows of a multiple of 8.
+        (torch.bfloat16, {"width": 20}, FLASH, 4 * ROWS * 24),
         (torch.bfloat16, {"width": 257}, MATH, None),
-        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + STATISTICS),
+        (torch.float32, {}, EFFICIENT, ROWS * 16),
         # A mask is kept as numbers, in rows of a multiple of 8.
-        (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 4 + STATISTICS + 10 * 16 * 4),
+        (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
         (torch.float32, {"mask": torch.float32}, EFFICIENT, None),
-        (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 2 + STATISTICS + 10 * 16 * 2),
-        (torch.float16, {"capability": (7, 5)}, EFFICIENT, ROWS * 16 * 2 + STATISTICS),
+        (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
+        (torch.float16, {"capability": (7, 5)}, EFFICIENT, ROWS * 16),
         (torch.bfloat16, {"capability": (7, 5)}, MATH, None),
         (torch.float32, {"kv_heads": 2}, MATH, None),
         (torch.bfloat16, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
     ],
 )
-def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
-    operators, bytes_kept = kept_by_attention(dtype, **options)
+def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, operator, numbers):
+    operators, kept = kept_by_attention(dtype, **options)
     assert operator in operators
-    assert kept in (None, bytes_kept)
+    assert numbers is None or kept == numbers * dtype.itemsize + BESIDE_RESULT_BYTES[operator]
 
 
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
