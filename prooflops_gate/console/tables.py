@@ -112,9 +112,13 @@ def share(value: float | None, absent: str) -> str:
     return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
 
 
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines of text: the first column flush left, the others flush right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = _widths(rows)
     return [
         "  ".join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
@@ -137,7 +141,7 @@ def fitted(
     >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
     ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
     """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = _widths(rows)
     spare = (width or 0) - 2 * (len(widths) - 1)
     if width is None or sum(widths) <= spare:
         return aligned(
