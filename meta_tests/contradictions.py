@@ -53,7 +53,7 @@ def _ceilings(report):
     ceilings = {}
     for bench in report.benchmarks:
         share = bench.number("share_of_ceiling")
-        if bench.is_product and share and not bench.is_wide:
+        if bench.is_product and share:
             if share > 1 + ROUNDING:
                 yield f"{bench.name} is at {share:.1%} of the own ceiling, which is no ceiling then"
             ceilings.setdefault(bench.dtype, []).append(bench.arithmetic_rate / share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class Peaks:
             if machine.peak_flop_per_s(self.device, key) is None
         }
 
-    @property
+    @cached_property
     def derived(self) -> dict[str, float]:
         """A CPU's peaks per dtype at the clock that runs, where its features tell them."""
         found = {
@@ -82,28 +83,29 @@ class Peaks:
 
         unused = {dtype: value for dtype, value in self.stated.items() if dtype not in self.used}
         found = {
-            "peak as the user states it (--peak)": self.used,
+            "dense peak by --peak": self.used,
             "--peak not used, as the vendor's is on record": unused,
-            "peak derived from cores x FLOP per clock x running clock": self.derived,
+            "dense peak by cores x FLOP per clock x the clock at the start": self.derived,
         }
         return [f"{origin}: {listed(peaks)}" for origin, peaks in found.items() if peaks]
 
 
 def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:
-    """A table cell: the benchmark's share of its peak, or of the bandwidth for a stream.
+    """A table cell: the benchmark's share of its dense peak, or of the bandwidth for a stream.
 
-    It names any peak that is not the vendor's. `peaks` come from `Peaks.as_dict`.
+    It says where a peak comes from that is not the vendor's. `peaks` come from `Peaks.as_dict`.
     """
     if "mfu" not in extra:
         return share(extra.get("mbu"), "-")
     if extra["mfu"] is not None:
         stated = extra.get("peak_flop_per_s") in peaks.get("by --peak", {}).values()
-        return share(extra["mfu"], "-") + (" of --peak" if stated else "")
+        return share(extra["mfu"], "-") + (" (--peak)" if stated else "")
     if extra.get("share_at_clock"):
         # A CPU's clock differs from moment to moment: that of the row counts.
-        return f"{share(extra['share_at_clock'], '-')} of derived peak"
+        clock = engineering(1e6 * extra["clock_mhz"], "Hz") if extra.get("clock_mhz") else "clock"
+        return f"{share(extra['share_at_clock'], '-')} ({clock})"
     bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
-    return f"{share(rate / bound, '-')} of derived peak" if bound and rate else "no peak on record"
+    return f"{share(rate / bound, '-')} (clock)" if bound and rate else "no peak on record"
 
 
 def published_mfu_text() -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 
 from prooflops_gate.console.tables import visible
+from prooflops_gate.page.section import anchor_of_word
 
 CODE = re.compile(r"`([^`\n]+)`")
 # Markdown interprets these characters: an underscore within a word and a lone bracket have none.
@@ -43,7 +44,21 @@ def _code(text: str, anchors: Collection[str]) -> str:
     code = f"<code>{escaped(text)}</code>"
     if text in anchors:
         return f'<a href="#{escaped(text)}">{code}</a>'
+    if defined(text, anchors):
+        return word_link(text, anchors)
     return f'<a href="{escaped(text)}">{code}</a>' if FILE.fullmatch(text) else code
+
+
+def defined(text: str, anchors: Collection[str]) -> bool:
+    """Whether the page defines this word, or what follows its "of"."""
+    return anchor_of_word(text.removeprefix("of ")) in anchors
+
+
+def word_link(text: str, anchors: Collection[str]) -> str:
+    """The text, linked to its definition on the page if there is one."""
+    if not defined(text, anchors):
+        return inline(text, anchors)
+    return f'<a href="#{anchor_of_word(escaped(text).removeprefix("of "))}">{escaped(text)}</a>'
 
 
 def _linked(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from prooflops_gate.page.drawing import bar_svg, sparkline_svg, svg
-from prooflops_gate.page.escape import escaped, inline
+from prooflops_gate.page.escape import escaped, inline, word_link
 from prooflops_gate.page.section import Bar, Headline, Mark, Page, Section, is_numeric
 
 STYLE = Path(__file__).with_name("style.css")
@@ -199,13 +199,14 @@ def _table(rows: Sequence[Sequence[str]], caption: str, anchors: Collection[str]
     yield f'<table><caption class="unseen">{escaped(caption)}</caption>'
     yield "<thead><tr>"
     for cell, kind in zip(rows[0], kinds, strict=True):
-        yield f'<th scope="col"{kind}>{inline(cell or "note", anchors)}</th>'
+        yield f'<th scope="col"{kind}>{word_link(cell or "note", anchors)}</th>'
     yield "</tr></thead><tbody>"
     for row in rows[1:]:
         name = inline(row[0] or "–", anchors)
         cells = [f'<th scope="row"{kinds[0]}>{name}</th>']
         for cell, kind in zip(row[1:], kinds[1:], strict=True):
-            cells.append(f"<td{kind}>{inline(cell, anchors)}</td>")
+            said = ", ".join(word_link(part, anchors) for part in cell.split(", "))
+            cells.append(f"<td{kind}>{said}</td>")
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table></div>"
 

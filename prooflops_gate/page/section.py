@@ -105,6 +105,11 @@ class Page:
         return [each for each in self.sections if not each.is_empty or each.absent]
 
 
+def anchor_of_word(word: str) -> str:
+    """The anchor of a word's definition, to which headings and code of this word link."""
+    return f"word-{word.replace(' ', '-')}"
+
+
 def literal(text: str) -> str:
     """A text of others, whose backticks are no code."""
     return text.replace("`", "'")

@@ -75,6 +75,13 @@ class Figure:
         """What the row's record says of the figure."""
         return self.row.info["delivers"] if self.row else {}
 
+    @property
+    def is_below_healthy(self) -> bool:
+        """Whether it reaches its floor, and less than what healthy devices do."""
+        if not self.met or not self.floor or not self.floor.healthy:
+            return False
+        return bool(self.entry.get("share", 1.0) < self.floor.healthy[0])
+
     def as_dict(self) -> dict[str, Any]:
         """The figure for programs: see verdicts.schema.json."""
         found = {key: self.entry.get(key) for key in ("value", "unit", "share", "floor")}
@@ -180,10 +187,12 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
         return MISSES, f"{', '.join(named)}; {len(below)} of {floors} missed"
     if not judged and not undecided:
         return UNKNOWN, NOT_COMPARED if found else "no benchmark with a floor ran"
+    lower = sum(each.is_below_healthy for each in judged)
     without = len(found) - len(judged) - len(undecided)
     clauses = [
         f"{len(judged)} of {floors} reached",
         f"{len(undecided)} could not be judged" * bool(undecided),
+        f"{lower} of them below the healthy range" * bool(lower),
         f"{many(without, 'figure')} without a floor" * bool(without),
     ]
     seen = disturbance or next((each.why_open for each in undecided), "")
@@ -241,7 +250,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
     entry, floor = figure.entry, figure.floor
     of_peak = row.number("mfu") or row.number("mbu")
     length = of_peak or None
-    share = f"{100 * of_peak:.0f} % of the peak" if of_peak else ""
+    share = shown(of_peak, "peak" if row.number("mfu") else "bandwidth") if of_peak else ""
     limit = healthy = None
     if floor is not None and entry.get("nominal"):
         length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
@@ -249,7 +258,8 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
     elif floor is not None:
         length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
         limit = FLOOR_WITHOUT_NOMINAL
-        share = "less is better" if entry["unit"] == "s" else ""
+        end = engineering(floor.limit / FLOOR_WITHOUT_NOMINAL, entry["unit"])
+        share = f"bar to {end}" + ", less is better" * (entry["unit"] == "s")
     return Bar(
         name=figure.name,
         value=value_text(figure),
@@ -272,7 +282,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         yield figure.text or "no floor is known"
     else:
         yield str(floor)
-        if figure.met and floor.healthy and figure.entry["share"] < floor.healthy[0]:
+        if figure.is_below_healthy:
             yield "below the healthy range, within the margin"
     yield f"in `{row.name}`"
     yield from row.facts

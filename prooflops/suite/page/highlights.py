@@ -39,6 +39,7 @@ def sentence(report: RunReport) -> str:
         "fail here": counts["FAILS"],
         "ended by an error": counts["error"],
         "could not be checked": counts["not checked"],
+        "are on record": counts["on record"],
     }
     said = [f"{number} {word}" for word, number in numbers.items() if number or word == "fail here"]
     return f"Of {sum(numbers.values())} claims {', '.join(said)}."
@@ -116,9 +117,9 @@ def _settings(report: RunReport) -> Iterable[str]:
             yield f"{key} is {flags[key]}, not {usual} as usual"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
         is_derived = any(bench.has("share_at_clock") for bench in report.benchmarks)
-        of = "the peak derived from its clock, or of " if is_derived else ""
+        of = "the dense peak by its cores and clock, or of " if is_derived else ""
         name = report.machine.get("name")
-        yield f"no vendor peak is on record for {name}: shares are of {of}the own ceiling"
+        yield f"no vendor states a dense peak of {name}: shares are of {of}the own ceiling"
 
 
 def limits(report: RunReport) -> list[str]:

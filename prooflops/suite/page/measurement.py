@@ -202,7 +202,7 @@ class Measurement:
     def facts(self) -> list[str]:
         """How the device worked meanwhile: "power-limited: 1.49 of 1.98 GHz"."""
         found = self._conditions("facts")
-        if self.has("share_at_clock"):
+        if found and self.has("share_at_clock"):
             found.append(f"{self.number('share_at_clock'):.0%} of the units at that clock")
         return found
 

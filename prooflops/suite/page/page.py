@@ -19,6 +19,7 @@ from prooflops.suite.page.tables import (
     step_memory_table,
     unmeasured_table,
 )
+from prooflops.suite.page.words import words_section
 from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
@@ -26,9 +27,10 @@ from prooflops_gate.page.section import ABSENT, Headline, Page, Section
 # A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
 BARS = (
-    "Each bar runs from 0 to the nominal peak. A line marks the floor, a band what healthy devices "
-    "of this kind reach."
+    "Each bar runs from 0 to the `dense peak` or the vendor's bandwidth, else to what it names. A "
+    "line marks the `floor`, a band what healthy devices of this kind reach."
 )
+PEAKS = {"by --peak": "dense peaks by --peak", "derived": "dense peaks at the first clock"}
 FOOT = (
     "Formula, count and measurement side by side: each claim is settled by at least two of them. "
     "Beside this page lie the same in short as `.md`, and `verdicts.json` for programs."
@@ -48,9 +50,9 @@ PREDICTIONS = (
     "an operator is counted by another convention."
 )
 SPREAD = (
-    "Time by the device's own clock. Spread: the wider of the rounds' quartiles and of the "
-    "median's 95 % interval, as a share of the median; from 25 % on nothing is concluded. Own "
-    "ceiling: the fastest product of the dtype in this run."
+    "Time by the device's own clock. `spread`: the wider of the rounds' quartiles and of the "
+    "median's 95 % interval, as a share of the median; from 25 % on nothing is concluded. "
+    "`own ceiling`: the fastest product of the dtype in this run."
 )
 
 
@@ -82,6 +84,7 @@ def page_of(report: RunReport) -> Page:
             Section("Memory and predictions", parts=[*tables_of(report)], anchor="tables",
                     is_folded=True, absent=ABSENT),
             run_section(report),
+            words_section(),
         ],
         foot=FOOT,
     )  # fmt: skip
@@ -213,7 +216,7 @@ def _facts(report: RunReport) -> dict[str, Any]:
     facts["caches"] = {level: binary(size) for level, size in report.caches.items()}
     for whose, peaks in report.peaks.items():
         listed = {dtype: engineering(peak, "FLOP/s") for dtype, peak in peaks.items()}
-        facts[f"peaks {whose}"] = listed
+        facts[PEAKS.get(whose, whose)] = listed
     facts["date"] = report.date[:19].replace("T", " ")
     facts["duration"] = claims.duration(report.duration_s) if report.duration_s else ""
     facts["command"] = f"`{report.command}`"

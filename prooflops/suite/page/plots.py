@@ -137,27 +137,28 @@ def step_times(report: RunReport) -> Section | None:
         return None
     blocks = []
     rows = [["step", *PARTS, "whole step", "parts over step", "spread"]]
-    for place, each in enumerate(steps):
+    known: list[str] = []
+    for each in steps:
         times = {part: each.number(f"{part}_s") for part in PARTS}
         cells = [engineering(time_s, "s") for time_s in [*times.values(), each.median_s]]
         if each.unsettled:
             cells = [NOT_KNOWN] * len(cells)
         else:
-            blocks += _blocks(place, each.case, times)
+            blocks += _blocks(len(known), each.case, times)
+            known.append(each.case)
         over = f"{each.number('parts_over_step'):.2f}"
         rows.append([each.case, *cells, over, spread_text(each)])
-    cases = [each.case for each in steps]
     plot = Plot(
         title="Time of a training step by parts",
         x=Axis("ms", low=0.0),
-        y=Axis(rows=cases),
+        y=Axis(rows=known),
         blocks=blocks,
         legend=PARTS,
-        height=AXIS_HEIGHT + ROW_HEIGHT * len(cases),
+        height=AXIS_HEIGHT + ROW_HEIGHT * len(known),
     )
     remark = "Parts and whole are timed apart; where they do not agree, both are not known."
     question = "Where does the time of a training step go?"
-    return Section(question, rows, [remark], plot)
+    return Section(question, rows, [remark], plot if known else None)
 
 
 def _blocks(place: int, case: str, times: dict[str, float]) -> list[Block]:

@@ -43,7 +43,7 @@ def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
     for bench in benchmarks:
         dtype = bench.dtype
         recorded[dtype] = max(recorded.get(dtype, 0.0), bench.number("ceiling_flop_per_s"))
-        if bench.is_product and not bench.is_wide:
+        if bench.is_product:
             reached[dtype] = max(reached.get(dtype, 0.0), bench.arithmetic_rate or 0.0)
     return {**recorded, **reached}
 
@@ -102,8 +102,11 @@ def _under_the_roofs(
     ]
     roof = max([bench.number("roof_bytes_per_s"), *alike])
     intensity, ridge = bench.number("intensity"), ceiling / roof
-    attainable = min(ceiling, intensity * roof)
-    share = bench.number("flop_per_s") / attainable
+    rate, attainable = bench.number("flop_per_s"), min(ceiling, intensity * roof)
+    if attainable < rate <= (1 + bench.spread) * attainable:
+        # It is at its roof, whose rate the stream has just missed.
+        roof, attainable = roof * rate / attainable, rate
+    share = rate / attainable
     bound = bench.info.get("bound")
     if bound in ("memory", "compute"):
         bound = "memory" if intensity < ridge else "compute"

@@ -21,13 +21,13 @@ PLACED = (
     "flop_per_s",
     "ridge",
 )
-RATES_HEAD = ["dtype", "rate", "of vendor peak", "in", "spread"]
+RATES_HEAD = ["dtype", "rate", "of dense peak", "in", "spread"]
 BENCHMARKS_HEAD = [
     "benchmark",
     "median",
     "spread",
     "rate",
-    "of vendor peak",
+    "of dense peak",
     "of own ceiling",
     "notes",
 ]

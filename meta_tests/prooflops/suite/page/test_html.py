@@ -3,9 +3,12 @@
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from meta_tests.conftest import ROOT
 from prooflops.suite.page.page import page_of
+from prooflops.suite.page.words import WORDS
 from prooflops.suite.registry import Claim, Source
 from prooflops_gate.page.html import html
+from prooflops_gate.page.section import anchor_of_word
 
 HOSTILE = (
     '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>'
@@ -68,3 +71,16 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
     assert "\u0000" not in page
     assert "<U+202E>" in found.text
     assert "{{ 7*7 }}" in found.text
+
+
+def test_each_special_word_links_to_what_the_glossary_says(page):
+    glossary = " ".join((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").split())
+    tags = Tags(page).tags
+    links = {attributes.get("href") for _, attributes in tags}
+    anchors = {attributes.get("id") for _, attributes in tags}
+    for word, meaning in WORDS.items():
+        assert f"- **{word}**: {meaning}" in glossary
+        assert anchor_of_word(word) in anchors
+        # Nothing is contended in this run, which has no floors.
+        is_absent = word in ("contended", "floor")
+        assert is_absent or f"#{anchor_of_word(word)}" in links

@@ -7,10 +7,11 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import contradictions
-from prooflops.suite.page.delivery import Figure, verdict
+from prooflops.suite.page.delivery import Figure, bars, verdict
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
+from prooflops.suite.page.plots import step_times
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import best_products, rates_table, spread_text
@@ -139,6 +140,52 @@ def test_a_colour_says_no_more_than_was_judged(figures, beside, word):
         of = reached + sum(each is OPEN for each in figures)
         assert text.startswith(f"{reached} of {of} floor")
         assert ("lower bounds" in text) is (word != "DELIVERS")
+
+
+def test_a_figure_below_the_healthy_range_is_counted_in_the_answer():
+    low, high = 0.7, 0.8
+    floor = FLOOR._replace(healthy=(low, high))
+    rows = [
+        Measurement("x", "x", 1.0, 0.0, {"delivers": of_floor(floor, 1e14, share, met=True)})
+        for share in (low - 0.01, low, high)
+    ]
+    figures = [replace(REACHED, floor=floor, row=row) for row in rows]
+    assert [each.is_below_healthy for each in figures] == [True, False, False]
+    assert verdict(figures)[1] == "3 of 3 floors reached; 1 of them below the healthy range"
+
+
+def test_a_bar_without_a_peak_names_its_scale():
+    launch = floor_of("H200", "launch")
+    entry = {"figure": "launch", "value": 8e-6, "unit": "s", "floor": launch._asdict()}
+    row = Measurement("launch", "launch", 8e-6, 0.0, {"delivers": entry})
+    (bar,) = bars([Figure("launch", True, "", row, launch)], {})
+    assert bar.share == f"bar to {1e6 * launch.limit / 0.75:.1f} µs, less is better"
+
+
+@pytest.mark.parametrize(
+    ("flop_per_s", "spread", "share"), [(1.01e12, 0.02, 1.0), (1.05e12, 0.02, 1.05)]
+)
+def test_a_kernel_within_its_spread_of_its_roof_is_at_it(flop_per_s, spread, share):
+    placed = {"dtype": "fp32", "ceiling_flop_per_s": 9e12, "roof_bytes_per_s": 1e12}
+    info = placed | {"intensity": 1.0, "flop_per_s": flop_per_s, "bound": "memory"}
+    product = Measurement("matmul[x]", "p", 1.0, 0.9, {"dtype": "fp32", "flop_per_s": 9.9e12})
+    kernel, product = reconciled([Measurement("kernel[x]", "k", 1.0, spread, info), product])
+    assert kernel.number("share_of_attainable") == pytest.approx(share)
+    assert kernel.number("ceiling_flop_per_s") == 9.9e12, "the fastest, however wide its spread"
+
+
+def test_a_clock_is_referred_to_where_it_is_named():
+    info = {"share_at_clock": 0.19}
+    assert Measurement("x", "x", 1.0, 0.0, info).notes == ""
+    limited = info | {"conditions": {"facts": ["power-limited: 1.49 of 1.98 GHz"]}}
+    assert "19% of the units at that clock" in Measurement("x", "x", 1.0, 0.0, limited).notes
+
+
+def test_a_plot_has_no_row_for_a_step_that_is_not_known(report):
+    section = step_times(report)
+    known = [row[0] for row in section.rows[1:] if row[1] != "not known"]
+    assert section.plot.y.rows == known
+    assert 0 < len(known) < len(section.rows) - 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""The special words of a page, which link to their definitions; docs/glossary.md has the same."""
+
+from __future__ import annotations
+
+from prooflops_gate.page.section import Section, anchor_of_word
+
+WORDS = {
+    "contended": (
+        "measured while other work used the same cores or card; the rate is a lower bound."
+    ),
+    "dense peak": (
+        "the vendor's rate without structured sparsity, else that of `--peak`, else of a CPU its "
+        "cores times FLOPs per clock times clock; MFU refers to it."
+    ),
+    "floor": (
+        "the least that a healthy device delivers; a wide floor is not of this kind of device, "
+        "and finds gross defects alone."
+    ),
+    "own ceiling": "the best rate this machine reached for a dtype in this run.",
+    "spread": (
+        "how far apart the rounds are: the wider of their quartiles and of the median's 95 % "
+        "interval, as a share of the median."
+    ),
+}
+
+
+def words_section() -> Section:
+    parts = [
+        Section(word, answer=meaning, anchor=anchor_of_word(word))
+        for word, meaning in WORDS.items()
+    ]
+    return Section("Words of this page", parts=parts, anchor="words", is_folded=True)
