@@ -89,8 +89,8 @@ class CoreSpeed:
         now = time.perf_counter()
         if now - self._looked_at < EVERY_S * (1 + self._cores) and not last:
             return
-        used_cores = (time.process_time() - self._cpu_s) / (now - self._looked_at)
-        if self.sees_others and used_cores > SEVERAL:
+        cpu_s = time.process_time() - self._cpu_s
+        if self.sees_others and cpu_s > SEVERAL * (now - self._looked_at):
             self._others = self._others or OtherCores()
             self._cores = len(self._others)
         work_s = self._work()
