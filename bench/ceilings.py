@@ -101,11 +101,16 @@ class Ceilings:
         return self._probed.get(dtype) or self._probe(dtype, PROBES)
 
     def quietly(self, dtype: str) -> float:
-        """The best of the ceiling and of one product in a quiet moment now.
+        """The best of the ceiling and, on a CPU, of one product in a quiet moment now.
 
         Other work may have slowed the whole search. Raises Unsupported.
         """
-        return max(self.flop_per_s(dtype), self._probe(dtype, PROBES_IN_QUIET))
+        ceiling = self.flop_per_s(dtype)
+        if self.device.type != "cpu":
+            return ceiling
+        probe_s = 2 * PROBE["cpu"] ** 3 / self.probed(dtype)
+        rounds = int(self.pace.longest_call_s / probe_s)
+        return max(ceiling, self._probe(dtype, max(2, min(rounds, PROBES_IN_QUIET))))
 
     def _probe(self, dtype: str, rounds: int) -> float:
         side = PROBE.get(self.device.type, PROBE["other"])

@@ -12,7 +12,7 @@ import torch
 
 from accounting.roofline import Work, matmul_work
 from bench import cache, measuring, timing
-from bench.ceilings import Ceilings
+from bench.ceilings import PROBE, Ceilings
 from bench.measuring import METHOD
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
@@ -204,6 +204,17 @@ def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     supported("fp32")
     ceilings = Ceilings(CPU, SHORT, _flop_per_s={("fp32", "sustainable"): 1e3})
     assert skips(partial(measure().skip_if_longer, flops, "fp32", ceilings)) == is_skipped
+
+
+@pytest.mark.parametrize(("probe_s", "rounds"), [(1e-4, 30), (0.1, 10), (20.0, 2)])
+def test_a_slow_dtype_is_probed_no_longer_than_one_call(monkeypatch, probe_s, rounds):
+    probed, asked = 2 * PROBE["cpu"] ** 3 / probe_s, []
+    monkeypatch.setattr(Ceilings, "_probe", lambda _, dtype, number: asked.append(number) or 1.0)
+    known = {"_flop_per_s": {("fp32", "sustainable"): 1e3}, "_probed": {"fp32": probed}}
+    assert Ceilings(CPU, SHORT, **known).quietly("fp32") == 1e3
+    assert asked == [rounds]
+    assert Ceilings(torch.device("cuda"), SHORT, **known).quietly("fp32") == 1e3
+    assert asked == [rounds]
 
 
 def skips(function):
