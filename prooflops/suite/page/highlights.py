@@ -151,7 +151,7 @@ def _bandwidth(report: RunReport) -> Iterable[str]:
     if best := memory_stream(report.benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         marked = f", {best.remark}" if best.remark else ""
-        bound = "at least" if best.unsettled == CONTENDED else "at most"
+        bound = "at least" if best.is_contended else "at most"
         kernel = best.case.partition("-")[2]
         yield f"memory bandwidth: {best.rate_text} {bound} ({kernel}{marked}){share}"
     reasons = report.unmeasured.values()

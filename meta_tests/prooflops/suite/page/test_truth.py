@@ -230,7 +230,9 @@ def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, othe
     assert contradictions(report) == []
     said = {each.name: f"{each.notes} {spread_text(each)}" for each in report.benchmarks}
     assert [name for name, text in said.items() if "contended" in text] == labelled
-    assert any("takes at most" in line for line in limits(report))
+    found = "; ".join(limits(report))
+    assert "takes at most" in found
+    assert "B/s at least (" in found
 
 
 def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
