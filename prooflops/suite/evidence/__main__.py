@@ -183,14 +183,10 @@ def remove_old_runs(folder: Path) -> None:
 @contextmanager
 def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
     """Opens the file for this run alone, with the lines of the one to resume. Raises Refused."""
-    known_plan = EvidenceFile(resumed).plan if resumed else {}
-    if resumed and not known_plan:
+    if resumed and not EvidenceFile(resumed).plan:
         raise Refused(f"--resume {resumed}: it has no run")
-    if resumed and not EvidenceFile(resumed).remaining():
-        raise Refused(
-            f"--resume {resumed}: this run of {machine_of(known_plan)} is complete: "
-            f"all {len(known_plan['tests'])} tests have ended; begin another run without --resume"
-        )
+    if resumed:
+        refuse_complete(EvidenceFile(resumed), f"--resume {resumed}", "without --resume")
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         lock = open(file.path, "ab")  # noqa: SIM115 - closed below
@@ -211,7 +207,18 @@ def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
                 break
         if resumed and resumed.resolve() != file.path.resolve():
             copy_lines(EvidenceFile(resumed), file)
+        else:
+            refuse_complete(file, f"--out {file.path}", "in another file")
         yield lock.fileno()
+
+
+def refuse_complete(file: EvidenceFile, option: str, how: str) -> None:
+    """Raises Refused for a run that has nothing left to measure."""
+    if file.plan and not file.remaining():
+        raise Refused(
+            f"{option}: this run of {machine_of(file.plan)} is complete: "
+            f"all {len(file.plan['tests'])} tests have ended; begin another run {how}"
+        )
 
 
 def copy_lines(resumed: EvidenceFile, file: EvidenceFile) -> None:

@@ -169,6 +169,7 @@ REFUSED = (
     "--resume",
     "--resume {killed} --quick",
     "--resume {last}",
+    "--out {last}",
     "--resume {killed} --out {other}",
 )
 
