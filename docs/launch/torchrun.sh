@@ -3,8 +3,8 @@
 # records/ in the clone, or to the folder that PROOFLOPS_RECORDS names.
 RECORDS="${PROOFLOPS_RECORDS:-records}/$(date -u +%Y%m%dT%H%M%SZ)-$3"
 export RECORDS
-# torchrun ends all nodes where one fails: it sees no failure, and this script returns it. Its backend c10d would also end
-# nodes that take longer than the first one.
+# After a failure that torchrun sees, the other nodes' agents hang (backend c10d) or complain (static). So it sees none,
+# and this script returns it.
 torchrun --nnodes="$1" --node-rank="$3" --master-addr="$2" --master-port="${MASTER_PORT:-29500}" --rdzv-backend=static \
     --nproc-per-node=1 --no-python \
     sh -c 'docs/launch/node.sh "$RECORDS" "$(hostname)" || echo $? > "$RECORDS/failed"'
