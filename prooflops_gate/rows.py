@@ -117,8 +117,6 @@ def _cells(row: Row) -> list[str]:
     elif (row.is_time or row.quantity in RESOURCES) and row.before and row.after:
         ratio = f"{row.after / row.before:.3f}"
     verdict = row.verdict + (f" by {row.by}" if row.by else "")
-    if row.note:
-        verdict += f": {row.note}"
     return [row.name, row.quantity, *figures(row), ratio, bounds, verdict]
 
 

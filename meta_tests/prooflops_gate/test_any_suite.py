@@ -129,7 +129,7 @@ def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=12000))
     done = run(foreign, "test_more.py", "test_renamed.py", *VERSUS_HEAD)
     assert done.code == 1, done.output
-    slower = set(re.findall(r"^  (.*?) is .*slow.*confirmed", done.output, re.MULTILINE))
+    slower = set(re.findall(r"^SLOWER: (.*?) is ", done.output, re.MULTILINE))
     assert slower == SLOWER, done.output
     assert "FAILED test_renamed.py::test_renamed" in done.output, done.output
 
@@ -190,7 +190,7 @@ def test_a_suite_for_codspeed_is_measured_by_pytest_benchmark(foreign, by_enviro
     words = ["-p", "pytest_codspeed.plugin", *words, "test_more.py", *VERSUS_HEAD]
     done = run(foreign, *words, **variables)
     assert done.code == 1, done.output
-    found = re.findall(r"^  test_more.py::(\w+) is .*slow.*confirmed", done.output, re.MULTILINE)
+    found = re.findall(r"^SLOWER: test_more.py::(\w+) is ", done.output, re.MULTILINE)
     assert {*found} == {"test_fixture", "test_other_fixture", "test_marker"}, done.output
     assert done.output.count("run without pytest-codspeed, which would disturb") == 1
 

@@ -20,7 +20,7 @@ from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.report.result import FINISHED, INTERRUPTED, Result
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.report.terminal import contention_of, lines_of_rows, rows_that_matter
+from prooflops_gate.report.terminal import details_of, lines_of_rows, rows_that_matter
 from prooflops_gate.rows import SHOWN_LEVEL, Row, counts
 from prooflops_gate.rows import table as table_of
 
@@ -72,7 +72,6 @@ def comment(result: Result) -> str:
 def page_of(result: Result) -> Page:
     found = [line.text for line in lines_of_rows(result.rows, MOST_ROWS)]
     rows = table_of(rows_that_matter(result.rows)[:MOST_ROWS])
-    details = [*contention_of(result.rows), *result.details]
     next_step = [f"Next: {result.next_step}."] if result.next_step else []
     return Page(
         title=result.verdict or "gate",
@@ -82,7 +81,7 @@ def page_of(result: Result) -> Page:
             if result.table
             else Section("Rows", remarks=found, absent="Nothing was compared."),
             Section("Notes", remarks=result.lines),
-            Section("Figures", rows=rows, remarks=details, is_folded=True),
+            Section("Figures", rows=rows, remarks=details_of(result), is_folded=True),
         ],
         lead=[result.title or result.reason, *next_step],
         warnings=[f"Warning: {result.warning}"] if result.warning else [],
@@ -105,7 +104,7 @@ def as_json(result: Result, settings: Settings) -> dict[str, Any]:
         "failed_tests": sorted(result.failed_tests),
         "warning": result.warning,
         "next": result.next_step,
-        "lines": [*result.lines, *contention_of(result.rows), *result.details],
+        "lines": [*result.lines, *details_of(result)],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from prooflops_gate.console.tables import COLOURS, TerminalLine, aligned, coloured, many
 from prooflops_gate.report.result import Result
@@ -63,14 +62,18 @@ def widest(rows: Sequence[Row]) -> str:
     return f"{many(len(rows), 'benchmark')} are not decided, the widest: {named}"
 
 
-def contention_of(rows: Sequence[Row]) -> list[str]:
-    """How many benchmarks ran beside other work."""
-    notes = [note for row in rows for note in row.note.split("; ")]
-    beside = [note for note in notes if " processes contended: " in note]
-    if not beside:
-        return []
-    what, all_ = beside[-1].partition(": ")[2], len({row.name for row in rows})
-    return [f"{len(beside)} of {all_} benchmarks ran beside other work ({what})"]
+def details_of(result: Result) -> list[str]:
+    """What is known of each row beside its sentence, and of the run."""
+    found = []
+    for row in result.rows:
+        fresh = f"confirmed by {row.fresh} fresh pairs" if row.fresh else ""
+        known = joined(fresh, row.note, row.where)
+        found += [f"{row.name}: {known}"] * bool(known)
+    beside = sum(" processes contended: " in row.note for row in result.rows)
+    if beside:
+        benchmarks = many(len(worst_verdicts(result.rows)), "benchmark")
+        found.append(f"{beside} of {benchmarks} ran beside other work")
+    return [*found, *result.details]
 
 
 def box(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
@@ -91,18 +94,6 @@ def below_the_box(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]
     yield from map(TerminalLine, result.lines)
     if not is_verbose:
         return
-    yield from map(TerminalLine, contention_of(result.rows))
     if result.rows and not result.table:
-        # The notes are longer than all other cells: below the table.
-        plain = [replace(row, note="") for row in result.rows]
-        yield from map(coloured, ["", *aligned(table_of(plain)), ""])
-        for row in result.rows:
-            if notes := notes_of(row):
-                yield TerminalLine(f"{row.name}: {notes}")
-    yield from map(TerminalLine, result.details)
-
-
-def notes_of(row: Row) -> str:
-    """What is known of a row beside its sentence."""
-    fresh = f"confirmed by {row.fresh} fresh pairs" if row.fresh else ""
-    return joined(fresh, row.note, row.where)
+        yield from map(coloured, ["", *aligned(table_of(result.rows)), ""])
+    yield from map(TerminalLine, details_of(result))
