@@ -94,7 +94,8 @@ def sentence(row: Row) -> str:
     if row.verdict == "GONE":
         return f"{row.name} is gone: {row.note}"
     if row.verdict == "NEW":
-        return f"{row.name} is new: {row.quantity} {after}"
+        note = f" ({row.note})" if row.note else ""
+        return f"{row.name} is new: {row.quantity} {after}{note}"
     if row.quantity in RESOURCES:
         ratio = row.after / row.before if row.before else None
         return f"{row.name} takes {amount(ratio, row.quantity)}, {before} -> {after}{where}"
