@@ -11,9 +11,14 @@ from meta_tests.faults._kernels import BF16, two_percent_more, wrong
 _to = torch.Tensor.to
 
 
-def _set_cell(patch, name, **cell):
-    table = formats.FORMATS if name in formats.FORMATS else formats.BLOCK_FORMATS
-    patch.setitem(table, name, with_field(table[name], **cell))
+def wrong_cell(name, *noticed_by, row, **cell):
+    """Registers a fault that changes a row of the table of formats."""
+    table = formats.FORMATS if row in formats.FORMATS else formats.BLOCK_FORMATS
+
+    def plant(patch):
+        patch.setitem(table, row, with_field(table[row], **cell))
+
+    fault(*noticed_by, name=name, topic="dtype")(plant)
 
 
 def _spoil_casts(patch, dtype, spoiled):
@@ -40,42 +45,42 @@ def matmuls_of_fp32_and_bf16_take_a_detour_through_fp64(matmul, a, b):
     return matmul(a, b)
 
 
-@fault(
+wrong_cell(
+    "bf16_has_9_exponent_and_8_fraction_bits",
     "dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution",
     "dtype.bf16-33bit-exponent",
+    row="bf16",
+    exponent_bits=9,
+    fraction_bits=8,
 )
-def bf16_has_9_exponent_and_8_fraction_bits(patch):
-    _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)
-
-
-@fault("dtype.e4m3-layout dtype.fp8-overflow dtype.finfo")
-def e4m3_reserves_its_top_exponent_as_ieee_754_does(patch):
-    _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)
-
-
-@fault("dtype.e5m2-layout dtype.fp8-tradeoff")
-def e5m2_has_3_fraction_bits(patch):
-    _set_cell(patch, "fp8_e5m2", fraction_bits=3)
-
-
-@fault("dtype.fp8-bytes")
-def e4m3_is_said_to_be_stored_in_16_bits(patch):
-    _set_cell(patch, "fp8_e4m3", padding_bits=8)
-
-
-@fault("dtype.fp32-full-precision")
-def fp64_has_51_fraction_bits(patch):
-    _set_cell(patch, "fp64", fraction_bits=51)
-
-
-@fault("dtype.fp4-in-torch dtype.fp4-block-scale")
-def fp4_has_two_fraction_bits(patch):
-    _set_cell(patch, "fp4_e2m1", fraction_bits=2)
-
-
-@fault("dtype.fp4-block-scale-range")
-def the_blocks_of_nvfp4_are_those_of_mxfp4(patch):
-    _set_cell(patch, "nvfp4", block_size=32)
+wrong_cell(
+    "e4m3_reserves_its_top_exponent_as_ieee_754_does",
+    "dtype.e4m3-layout dtype.fp8-overflow dtype.finfo",
+    row="fp8_e4m3",
+    specials=formats.IEEE,
+)
+wrong_cell(
+    "e5m2_has_3_fraction_bits",
+    "dtype.e5m2-layout dtype.fp8-tradeoff",
+    row="fp8_e5m2",
+    fraction_bits=3,
+)
+wrong_cell(
+    "e4m3_is_said_to_be_stored_in_16_bits", "dtype.fp8-bytes", row="fp8_e4m3", padding_bits=8
+)
+wrong_cell("fp64_has_51_fraction_bits", "dtype.fp32-full-precision", row="fp64", fraction_bits=51)
+wrong_cell(
+    "fp4_has_two_fraction_bits",
+    "dtype.fp4-in-torch dtype.fp4-block-scale",
+    row="fp4_e2m1",
+    fraction_bits=2,
+)
+wrong_cell(
+    "the_blocks_of_nvfp4_are_those_of_mxfp4",
+    "dtype.fp4-block-scale-range",
+    row="nvfp4",
+    block_size=32,
+)
 
 
 @fault("dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding", "dtype.fp4-block-scale")
