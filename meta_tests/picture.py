@@ -6,8 +6,6 @@ It needs Debian's Chromium. A digest of what the picture shows is kept beside th
 which a test notices that the page says or looks otherwise by now.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from functools import cache

@@ -3,8 +3,6 @@
 These follow 2.13.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

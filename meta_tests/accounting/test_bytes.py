@@ -1,7 +1,5 @@
 """Formats, layouts and bytes beyond the claims: every small pattern, any strides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

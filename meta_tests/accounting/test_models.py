@@ -1,7 +1,5 @@
 """What `accounting.models` says of a model, against the same model built and run: difference 0."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ It runs in a fake process group, of which the process is one rank of any number:
 return at once, and nothing else differs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Planning formulas: their inverses, and ZeRO shards dealt out element by element."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Stand-ins for pytest-benchmark's fixture, and a scripted clock."""
 
-from __future__ import annotations
-
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What one call reads, writes and dispatches is seen; wrong results are noticed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

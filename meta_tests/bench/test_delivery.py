@@ -1,7 +1,5 @@
 """Floors are decided on values; a few simulated cards show the way from a slow one to its cause."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import nullcontext

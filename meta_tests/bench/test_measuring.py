@@ -1,7 +1,5 @@
 """How a benchmark is timed and checked, by a clock that is scripted or this machine's own."""
 
-from __future__ import annotations
-
 import random
 from contextlib import nullcontext
 from functools import partial

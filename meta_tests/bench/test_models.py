@@ -1,7 +1,5 @@
 """The runnable models are the models they are named after."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What products keep, measured on a stand-in for a unit of fp4."""
 
-from __future__ import annotations
-
 import torch
 
 from accounting.formats import format_of

@@ -1,7 +1,5 @@
 """The sizes of steps, and what is copied to a card for one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The steps whose MFU is asserted: their batch, their FLOPs, their kernels by kind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

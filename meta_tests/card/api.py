@@ -4,8 +4,6 @@ The patches last as long as the block, and reach what asks torch at call time. T
 reaches those modules that import `time.perf_counter` within the block.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace

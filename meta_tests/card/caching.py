@@ -3,8 +3,6 @@
 It has torch's counters besides, and torch's error.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

@@ -6,8 +6,6 @@ are torch's own. That its storage belongs to the card is known here, by the stor
 `meta_tests.card.api`.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections import Counter

@@ -5,8 +5,6 @@ A test that has the device under test, passes, and never touched the card has me
 fails.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The simulated card behaves as a card where that differs from a CPU."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

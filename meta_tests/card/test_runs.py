@@ -2,8 +2,6 @@
 with `make prove`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

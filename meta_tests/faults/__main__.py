@@ -6,8 +6,6 @@ All faults of a run share one process, which imports torch once: each run of the
 tests from `sys.modules`, so that they are imported again over what is patched then.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

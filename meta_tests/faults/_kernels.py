@@ -1,7 +1,5 @@
 """Wrong kernels, planted below autograd: of one operator, one dtype and one range of sizes."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Faults of mixed precision: autocast, the scaler, a rounding."""
 
-from __future__ import annotations
-
 import torch
 
 from meta_tests.faults import fault

@@ -4,8 +4,6 @@ A benchmark must not record a wrong figure. Its clock must wait for the device, 
 random, its FLOPs and bytes must be those counted, its result right, and its rate possible.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Faults of saving and resuming: torch forgets, restores too little, or writes too much."""
 
-from __future__ import annotations
-
 import torch
 
 from meta_tests.faults import fault

@@ -1,7 +1,5 @@
 """Faults of data loading: maps that read all, bounds off by one, loaders that lose windows."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Faults of single kernels, of one dtype or one range of sizes, planted below autograd."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Faults in the prediction of memory and in the allocator that it runs through."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils._pytree import tree_map_only
 

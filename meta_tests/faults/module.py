@@ -1,7 +1,5 @@
 """Faults of modules: parameters forgotten, kept twice or not trained, layers passed otherwise."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 import bench.models

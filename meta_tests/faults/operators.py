@@ -4,8 +4,6 @@ meta_tests/recorded/operators.txt lists them: a kind, the functions that reach t
 each property of the kind the check that must notice.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What a call returned, or how it refused."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 T = TypeVar("T")

@@ -3,8 +3,6 @@
 Understood, or refused by their name before anything runs.
 """
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

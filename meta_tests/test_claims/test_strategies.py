@@ -1,7 +1,5 @@
 """The dtypes that claims draw are those of the device under test."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Training in bf16, fp8 or a few bits without torch's autocast."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import cache, partial

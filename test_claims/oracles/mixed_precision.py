@@ -1,7 +1,5 @@
 """Small nets, and their training steps under autocast."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

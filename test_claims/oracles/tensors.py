@@ -3,8 +3,6 @@
 They are parameters, gradients, optimizer state and saved activations.
 """
 
-from __future__ import annotations
-
 import gc
 from contextlib import contextmanager
 from functools import partial

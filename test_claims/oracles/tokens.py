@@ -1,7 +1,5 @@
 """A language model's data: token files, windows, batches, and the memory that reading takes."""
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

@@ -1,7 +1,5 @@
 """A training run with every kind of state there is, saved and restored part by part."""
 
-from __future__ import annotations
-
 import io
 import random
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ of attention. Every run takes four layers of the large models, which are all ali
 takes them whole.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The clock that a core runs at, against another chain and the system's own word."""
 
-from __future__ import annotations
-
 import mmap
 from time import perf_counter
 

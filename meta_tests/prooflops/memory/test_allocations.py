@@ -1,7 +1,5 @@
 """Measured bytes are exact, on the CPU and on a simulated card; misuse is refused."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

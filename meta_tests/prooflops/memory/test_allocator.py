@@ -1,7 +1,5 @@
 """What the CUDA caching allocator charges and reserves, beside its rules and a card's record."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Real tensors that a model or a loss has from elsewhere are predicted as if they were given."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

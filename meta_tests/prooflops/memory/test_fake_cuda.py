@@ -1,7 +1,5 @@
 """Predictions for CUDA without a GPU, compared with the CPU and with formulas."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

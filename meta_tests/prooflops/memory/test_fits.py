@@ -1,7 +1,5 @@
 """On which cards a training step fits: the allocator with the card's memory, without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

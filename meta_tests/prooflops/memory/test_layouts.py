@@ -1,7 +1,5 @@
 """Inputs, targets and parameters are predicted as they lie in memory, or refused by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

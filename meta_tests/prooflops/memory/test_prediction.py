@@ -1,7 +1,5 @@
 """Predicted bytes beside measured ones and the formulas, and where prediction ends."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Memory predicted for CUDA without a GPU, beside what was recorded on an NVIDIA H200."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

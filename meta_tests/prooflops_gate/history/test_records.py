@@ -3,8 +3,6 @@
 Any JSON is compared or refused by name.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
