@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from meta_tests.conftest import PACKAGES, ROOT
+from meta_tests.prooflops_gate.foreign_repo import commit_all, run_git
 
 MODEL = """
 import torch
@@ -117,19 +118,13 @@ def gate_alone(gate_wheel, tmp_path_factory):
 @pytest.fixture
 def foreign(tmp_path):
     """A repository without this package, whose second revision works more than its first."""
-
-    def git(*arguments):
-        author = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init", "--quiet")
+    run_git(tmp_path, "init", "--quiet")
     (tmp_path / ".gitignore").write_text("__pycache__\n")
     (tmp_path / "work.py").write_text("STEPS = 300\n")
     (tmp_path / "test_work.py").write_text(BENCHMARK)
-    git("add", ".")
-    git("commit", "--quiet", "--message=first")
+    commit_all(tmp_path)
     (tmp_path / "work.py").write_text("STEPS = 900\n")
-    git("commit", "--quiet", "--all", "--message=second")
+    commit_all(tmp_path)
     return tmp_path
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign import Foreign
-from meta_tests.prooflops_gate.foreign_repo import INI, MORE_TESTS, run_git, write_quick_plan
+from meta_tests.prooflops_gate.foreign_repo import (
+    INI,
+    MORE_TESTS,
+    commit_all,
+    run_git,
+    write_quick_plan,
+)
 
 
 @pytest.fixture
@@ -27,6 +33,6 @@ def foreign(tmp_path):
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n")
     (repo / "test_more.py").write_text(MORE_TESTS.format(name="old_name", steps=400))
     write_quick_plan(tmp_path / "path")
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
-        run_git(repo, *words)
+    run_git(repo, "init", "-q")
+    commit_all(repo)
     return repo

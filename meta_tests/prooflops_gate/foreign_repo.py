@@ -87,6 +87,12 @@ def run_git(repo, *words, text=None):
     ).stdout
 
 
+def commit_all(repo, message="as it is"):
+    """Commits every file that git does not ignore."""
+    run_git(repo, "add", "-A")
+    run_git(repo, "commit", "-qm", message)
+
+
 def run(repo, *options, **variables):
     """Runs pytest with the gate and the quick plan, whose processes are forks."""
     return fork_pytest(

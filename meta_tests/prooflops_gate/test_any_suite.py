@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import INI, run, run_git
+from meta_tests.prooflops_gate.foreign_repo import INI, commit_all, run
 
 ONE = "test_foreign.py::test_busy_loop"
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
@@ -34,8 +34,7 @@ def touch(repo):
 def write(repo, tests):
     """Commits these tests beside the others, and changes something that nothing measures."""
     (repo / "test_more.py").write_text(tests)
-    run_git(repo, "add", "-A")
-    run_git(repo, "commit", "-qm", "tests")
+    commit_all(repo)
     touch(repo)
 
 
@@ -57,7 +56,7 @@ def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
         variables["PYTEST_ADDOPTS"] = words
     else:
         (foreign / "pytest.ini").write_text(INI.replace("addopts =", f"addopts = {words}"))
-        run_git(foreign, "commit", "-qam", "as it is")
+        commit_all(foreign)
     touch(foreign)
     done = run(foreign, ONE, *VERSUS_HEAD, **variables)
     assert done.code == 0, done.output
@@ -68,7 +67,7 @@ def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
 def test_a_plain_run_is_recorded_without_xdist(foreign):
     pytest.importorskip("xdist", reason="needs xdist: pip install -e prooflops_gate[plugins]")
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = -p xdist.plugin -n 2"))
-    run_git(foreign, "commit", "-qam", "as it is")
+    commit_all(foreign)
     done = run(foreign, ONE, "--gate-record", "main")
     assert done.code == 0, done.output
     assert "this run went without xdist" in done.output
@@ -323,7 +322,7 @@ def test_what_a_benchmark_misses_there_is_named_and_nothing_in_common_is_no_gree
         none = "--gate-versus HEAD: no benchmark ran on both sides: nothing can be compared\n.*"
         assert re.search(none + why, done.output, re.DOTALL), done.output
     (foreign / "test_more.py").write_text("open('data/in.bin')\n" + renamed)
-    run_git(foreign, "commit", "-qam", "as it is collected")
+    commit_all(foreign)
     touch(foreign)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert (done.code, UNTRACKED in done.output) == (4, True), done.output

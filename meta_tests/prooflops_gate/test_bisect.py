@@ -2,13 +2,18 @@
 walked.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import INI, run, run_git, worktrees, write_quick_plan
+from meta_tests.prooflops_gate.foreign_repo import (
+    INI,
+    commit_all,
+    run,
+    run_git,
+    worktrees,
+    write_quick_plan,
+)
 from prooflops_gate import cleanup_process
 from prooflops_gate.bisect import checked_good
 from prooflops_gate.child.callgrind import is_usable
@@ -59,8 +64,7 @@ def six_commits(tmp_path):
     ):
         text = WORK.format(worst=worst, other=other, commit=commit)
         (repo / "work.py").write_text(text if worst else "raise ImportError('half a commit')\n")
-        run_git(repo, "add", "-A")
-        run_git(repo, "commit", "-qm", f"Make change {commit}")
+        commit_all(repo, f"Make change {commit}")
     return repo
 
 
@@ -142,7 +146,7 @@ def test_the_first_commit_with_two_percent_more_instructions_is_named(
     run_git(six_commits, "reset", "-q", "--hard", good)
     for number, steps in enumerate([900, 918, 918], start=10):
         (six_commits / "work.py").write_text(WORK.format(worst=900, other=steps, commit=number))
-        run_git(six_commits, "commit", "-qam", f"Make change {number}")
+        commit_all(six_commits, f"Make change {number}")
     done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
     assert "MORE INSTRUCTIONS" in done.output, done.output
     assert re.search(

@@ -16,6 +16,7 @@ import pytest
 from meta_tests.prooflops_gate.foreign_repo import (
     INI,
     MORE_TESTS,
+    commit_all,
     run,
     run_git,
     valid_json,
@@ -95,7 +96,7 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     (foreign / "work.py").write_text(
         "import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n"
     )
-    run_git(foreign, "commit", "-qam", "sleep")
+    commit_all(foreign)
     (foreign / "test_more.py").unlink()
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11", "-q")
     options = (*options, "--benchmark-autosave")
@@ -130,7 +131,7 @@ def test_stops(benchmark):
 def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign, tmp_path):
     starts, written = tmp_path / "starts", foreign / "gate.json"
     (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
-    run_git(foreign, "commit", "-qam", "stops")
+    commit_all(foreign)
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(
         foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json"
@@ -162,7 +163,7 @@ def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(foreign, tmp_
     starts, budget_s = tmp_path / "starts", 8.0
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
-    run_git(foreign, "commit", "-qam", "hangs")
+    commit_all(foreign)
     change(foreign, "STEPS = 300", "STEPS = 299")
     options = (
         "--gate",
@@ -210,7 +211,7 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
 ):
     (foreign / "test_more.py").write_text(ALONE.format(lock=str(tmp_path / "lock")))
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {setting}\n")
-    run_git(foreign, "commit", "-qam", "a lock")
+    commit_all(foreign)
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert done.code == 0, done.output

@@ -12,6 +12,7 @@ from meta_tests.conftest import child_environment
 from meta_tests.prooflops_gate.foreign_repo import (
     ALONE,
     PLUGINS,
+    commit_all,
     import_path,
     run_git,
     worktrees,
@@ -30,7 +31,7 @@ def test_a_hook_of_a_linked_worktree_gates_a_subfolder_and_leaves_the_staged_fil
     (foreign / "suite").mkdir()
     for name in ("pytest.ini", "conftest.py", "work.py", "test_foreign.py"):
         run_git(foreign, "mv", name, f"suite/{name}")
-    run_git(foreign, "commit", "-qm", "a subfolder")
+    commit_all(foreign)
     linked, output = tmp_path / "linked", tmp_path / "output"
     run_git(foreign, "worktree", "add", "-q", str(linked))
     work, hook = linked / "suite" / "work.py", foreign / ".git" / "hooks" / "pre-commit"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from meta_tests.conftest import ROOT, child_environment
-from meta_tests.prooflops_gate.foreign_repo import ALONE, import_path, run_git
+from meta_tests.prooflops_gate.foreign_repo import ALONE, commit_all, import_path, run_git
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.options import HISTORY
 from prooflops_gate.report.files import MARK
@@ -137,8 +137,8 @@ def shell_steps(job):
 def clone_of(foreign, here):
     """A clone of the repository, whose branch is `main`."""
     (foreign / "test_more.py").unlink()
-    for words in (["commit", "-qam", "one benchmark"], ["branch", "-qM", "main"]):
-        run_git(foreign, *words)
+    commit_all(foreign)
+    run_git(foreign, "branch", "-qM", "main")
     subprocess.run(["git", "clone", "-q", foreign, here], check=True)
 
 
@@ -147,7 +147,7 @@ def make_slower(here, main):
     for repo in (here, main):
         work = repo / "work.py"
         work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 1500"))
-        run_git(repo, "commit", "-qam", f"slower in {repo.name}")
+        commit_all(repo, f"slower in {repo.name}")
     run_git(here, "fetch", "-q")
 
 
