@@ -15,7 +15,7 @@ from prooflops_gate.where import first_function
 
 # Above it "4.1 times as slow" is plainer than "310 % slower".
 TIMES_AS = 3
-# By the verdict that fails a run.
+# Each verdict that fails a run has a next step.
 NEXT_STEPS = {
     "SLOWER": "look where the rows point; if the slowdown is intended, just merge",
     "FASTER": "if it is intended, just merge",
@@ -24,7 +24,7 @@ NEXT_STEPS = {
     "MISSING": "find out why the test did not run, or set gate_missing = report",
     "MORE INSTRUCTIONS": "if it is intended, merge, or set gate_instructions = report",
 }
-# By the reason why a benchmark is open.
+# Each reason for an open benchmark has a remedy.
 REMEDIES = {
     NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide the rest",
     PAIRS: "more --gate-replicates decide the rest",
