@@ -52,6 +52,15 @@ def of_products() -> str:
     return "high" if "tf32" in formats else "highest"
 
 
+def set_format(operation: Any, setting: str) -> None:
+    """Sets the `fp32_precision` of an operation, also where torch's own tests have frozen it."""
+    if _BACKENDS.flags_frozen():
+        with getattr(_BACKENDS, "__allow_nonbracketed_mutation")():
+            operation.fp32_precision = setting
+    else:
+        operation.fp32_precision = setting
+
+
 class Float32Products:
     """Within, products of fp32 operands are rounded to tf32, or computed in full.
 
@@ -66,14 +75,14 @@ class Float32Products:
         self._settings = [(each, each.fp32_precision) for each in operations]
         for operation in operations:
             # In this state the older getter never fails.
-            operation.fp32_precision = "ieee"
+            set_format(operation, "ieee")
         self._before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._setting)
 
     def __exit__(self, *_: object) -> None:
         torch.set_float32_matmul_precision(self._before)
         for operation, setting in self._settings:
-            operation.fp32_precision = "none"
+            set_format(operation, "none")
             # Otherwise the operation follows its backend's setting, as before.
             if operation.fp32_precision != setting:
-                operation.fp32_precision = setting
+                set_format(operation, setting)

@@ -256,6 +256,7 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
 
 
 @pytest.mark.claim("mfu.lecture-product-here")
+@pytest.mark.timed
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_card_at_hand_reaches_a_tenth_of_its_peak_in_it(
     device, dtype, peak_flop_per_s, record_figure

@@ -26,6 +26,10 @@ OLD = {
 CASES = [(True, *case) for case in (NEW | OLD).items()] + [(False, *case) for case in OLD.items()]
 
 
+# Importing torch.testing._internal freezes the settings of the whole process.
+THAWED = getattr(torch.backends, "__allow_nonbracketed_mutation")
+
+
 @pytest.fixture
 def user_sets(monkeypatch):
     """Applies a setting, on a torch of both APIs or of the older alone, until the test ends."""
@@ -35,14 +39,16 @@ def user_sets(monkeypatch):
             monkeypatch.setattr(precision, "OPERATIONS", {})
         elif not precision.OPERATIONS:
             pytest.skip("torch has fp32_precision from 2.9 on")
-        exec(f"torch.backends.{setting}", {"torch": torch})
+        with THAWED():
+            exec(f"torch.backends.{setting}", {"torch": torch})
 
     operations = precision.OPERATIONS
     yield apply
     torch.set_float32_matmul_precision("highest")
-    for each in (torch.backends, *operations.values()) if operations else ():
-        each.fp32_precision = "none"
-    torch.backends.cudnn.allow_tf32 = True
+    with THAWED():
+        for each in (torch.backends, *operations.values()) if operations else ():
+            each.fp32_precision = "none"
+        torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.parametrize(("is_new", "setting", "said"), CASES)
@@ -65,8 +71,18 @@ def test_products_follow_the_setting_of_all_operations_as_before(user_sets):
     user_sets(True, "fp32_precision = 'tf32'")
     with Float32Products():
         pass
-    torch.backends.fp32_precision = "ieee"
+    with THAWED():
+        torch.backends.fp32_precision = "ieee"
     assert precision.of_products() == "highest"
+
+
+def test_frozen_settings_are_set_within_and_left_as_they_are(monkeypatch):
+    of_torch = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(of_torch, "__allow_nonbracketed_mutation_flag", False)
+    before = device.flags()
+    with Float32Products("tf32"):
+        assert precision.format_of("cuda.matmul") == "tf32"
+    assert device.flags() == before
 
 
 def test_a_report_of_a_model_that_sets_tf32_says_so(user_sets, tmp_path):
