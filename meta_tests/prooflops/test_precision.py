@@ -42,9 +42,16 @@ def user_sets(monkeypatch):
         with THAWED():
             exec(f"torch.backends.{setting}", {"torch": torch})
 
-    operations = precision.OPERATIONS
+    as_fresh()
     yield apply
+    monkeypatch.undo()
+    as_fresh()
+
+
+def as_fresh():
+    """Gives the settings of a fresh torch back, whatever other tests of this process left."""
     torch.set_float32_matmul_precision("highest")
+    operations = precision.OPERATIONS
     with THAWED():
         for each in (torch.backends, *operations.values()) if operations else ():
             each.fp32_precision = "none"
