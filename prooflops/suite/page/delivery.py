@@ -231,7 +231,7 @@ def disturbance(benchmarks: Sequence[Measurement]) -> str:
     of_core = [bench.slowness for bench in slowed if bench.slowness > 1]
     if 2 * len(of_core) > len(slowed):
         share = f"{1 / max(of_core):.0%}"
-        return f"another guest shares these cores (a core ran at {share} of its speed)"
+        return f"another guest shares these cores (at worst a core ran at {share} of its speed)"
     reasons = (label.partition(": ")[2] for bench in slowed for label in bench.labels)
     return f"other work took part ({next(filter(None, reasons), 'on this device')})"
 

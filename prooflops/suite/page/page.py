@@ -126,7 +126,8 @@ def too_slow(report: RunReport) -> list[str]:
     slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
     measured = len(report.benchmarks)
     all_of = many(measured + slow, "benchmark")
-    return [f"{measured} of {all_of} have a figure, too slow here: {slow}."] if slow else []
+    too_long = f"calls of the other {slow} take longer here than this run allows"
+    return [f"{measured} of {all_of} were measured; {too_long}."] if slow else []
 
 
 def undecided(report: RunReport) -> list[str]:

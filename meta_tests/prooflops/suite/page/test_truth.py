@@ -215,7 +215,7 @@ def test_a_busy_run_delivers_at_least_and_says_how_slow_a_core_was(report_of):
 
     page = page_of(shared(1 / 0.54))
     assert page.headline.mark.word == "DELIVERS AT LEAST"
-    assert "shares these cores (a core ran at 54% of its speed)" in page.headline.text
+    assert "shares these cores (at worst a core ran at 54% of its speed)" in page.headline.text
     assert "other work took part (other work)" in page_of(shared(1.0)).headline.text
     assert any("contended (the first: other work)" in line for line in unusual(shared(1.0)))
 
@@ -255,7 +255,8 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     unmeasured = {f"bench/test_a.py::test_a[{n}]": reason for n, reason in enumerate(reasons)}
     measured = len(report.benchmarks)
     lead = page_of(replace(report, unmeasured=unmeasured)).lead
-    assert f"{measured} of {measured + 1} benchmarks have a figure, too slow here: 1." in lead
+    said = f"{measured} of {measured + 1} benchmarks were measured; calls of the other 1 take"
+    assert any(line.startswith(said) for line in lead)
 
 
 def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
