@@ -54,7 +54,8 @@ def the_scaler_never_skips_a_step(_, self, optimizer, state, *a, **k):
 
 @fault("amp.cuda-amp-api", instead_of="torch.cuda.amp.autocast")
 def the_old_autocast_goes_to_another_dtype(autocast):
-    return autocast(dtype=torch.bfloat16)
+    # Neither 16-bit format: another fault of this process may have left one as the default.
+    return autocast(dtype=torch.float32)
 
 
 @fault("amp.ex-bf16-linear-32 amp.activation-memory", instead_of="accounting.formats.element_bits")
