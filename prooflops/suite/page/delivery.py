@@ -64,7 +64,7 @@ class Figure:
     row: Measurement | None = None
     floor: Floor | None = None
     causes: tuple[str, ...] = ()  # why it falls short, as this machine shows
-    why_open: str = ""  # why it could not be compared with its floor
+    beside: str = ""  # the other work that kept it from being compared with its floor
 
     @property
     def name(self) -> str:
@@ -132,20 +132,15 @@ def _open_figure(name: str, row: Measurement) -> Figure:
         return Figure(name, None, why, row)
     floor = floor_of_record(entry["floor"])
     if "share" not in entry:
-        return Figure(
-            name,
-            None,
-            f"{shown(entry['value'], entry['unit'])} ({floor}): {why}",
-            row,
-            floor,
-            why_open=why,
-        )
+        # Nothing kept it from being judged but a rate that is not on record.
+        text = f"{shown(entry['value'], entry['unit'])} ({floor}): {why}"
+        return Figure(name, None, text, row, floor)
     measured, other = ("at most", "at least") if entry["unit"] == "s" else ("at least", "at most")
     bounds = f"{measured} {compared(entry['value'], entry['unit'], entry['share'], floor)}"
     if "most" in entry:
         most = compared(entry["most"], entry["unit"], entry["most_share"], floor)
         bounds += f", {other} {most}"
-    return Figure(name, None, f"{bounds} ({floor}): {why}", row, floor, why_open=why)
+    return Figure(name, None, f"{bounds} ({floor}): {why}", row, floor, beside=why)
 
 
 def _strictness(bench: Measurement) -> tuple[float, float]:
@@ -195,7 +190,7 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
         f"{lower} of them below the healthy range" * bool(lower),
         f"{many(without, 'figure')} without a floor" * bool(without),
     ]
-    seen = disturbance or next((each.why_open for each in undecided), "")
+    seen = disturbance or next((each.beside for each in undecided), "")
     clauses.append(f"{seen}: {LOWER_BOUNDS}" * bool(seen))
     text = "; ".join(filter(None, clauses))
     if len(undecided) > len(judged):

@@ -116,7 +116,7 @@ def test_a_dtype_is_slow_where_its_peak_is_higher(report, rate, peak, iqr_s, sai
 FLOOR = floor_of("H100 SXM", "bf16")
 REACHED = Figure("bf16", True, "", floor=FLOOR)
 MISSED = Figure("bf16", False, "", floor=FLOOR)
-OPEN = Figure("bf16", None, "", floor=FLOOR, why_open="another process uses this GPU")
+OPEN = Figure("bf16", None, "", floor=FLOOR, beside="another process uses this GPU")
 WITHOUT = Figure("int8", None, "no floor is known")
 
 
@@ -250,6 +250,20 @@ def of_floor(floor, value, share, **found):
     return entry | {"nominal": value / share, "floor": floor._asdict(), "causes": []} | found
 
 
+def test_a_floor_of_an_unknown_peak_makes_no_rate_a_lower_bound(report_of):
+    """Nothing disturbed the run: the floor is open for want of a nominal rate alone."""
+    stated = FLOOR._replace(source="--floor")
+
+    def unknown(name, info, _stats):
+        if name == "matmul[bf16-square-1024]":
+            entry = {"figure": "bf16", "value": 780e12, "unit": "FLOP/s"}
+            info["delivers"] = entry | {"floor": stated._asdict(), "unknown": "no peak"}
+
+    page = page_of(report_of(unknown))
+    assert page.headline.mark.word == "NOT KNOWN"
+    assert "lower bounds" not in page.headline.text
+
+
 def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     reasons = ("too slow here: one call takes about 2 s", "tf32 exists on CUDA devices only")
     unmeasured = {f"bench/test_a.py::test_a[{n}]": reason for n, reason in enumerate(reasons)}
@@ -269,6 +283,7 @@ def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
 
     report = replace(report_of(open_floor), floors=("bf16", "fp32"))
     of_bf16, of_fp32 = [line for line in page_of(report).lead if "A floor was stated" in line]
+    assert "other work: rates are lower bounds" in page_of(report).headline.text
     assert "at least 780 TFLOP/s, 79 %" in of_bf16
     assert "at most 950 TFLOP/s, 96 %" in of_bf16
     assert of_fp32.endswith("fp32 and could not be judged: no benchmark measured it.")
