@@ -9,7 +9,7 @@ import pytest
 
 from prooflops_gate import git
 from prooflops_gate.history import records
-from prooflops_gate.revision import Revision, exactly, shallow
+from prooflops_gate.revision import Revision, exactly, fork, shallow
 
 UNFINISHED: Mapping[int, str] = {
     pytest.ExitCode.TESTS_FAILED: "tests failed",
@@ -49,5 +49,5 @@ def revision_of(name: str, folder: Path, root: Path) -> Revision:
     elif commit == git.commit_named(root, "HEAD") and not git.is_changed(root):
         why = "both sides are the same (--gate-noise-floor is for that)"
     else:
-        return exactly(f"the baseline {name}", commit, root)
+        return exactly(f"the baseline {name}", commit, fork(commit, root))
     raise pytest.UsageError(f"--gate-baseline {name}: {why}")

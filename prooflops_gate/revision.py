@@ -49,9 +49,10 @@ def meant(asked: str, text: str, root: Path) -> Revision | None:
     tip = git.commit_named(root, text)
     if tip is None:
         return None
-    bases, ahead, is_cut_off = fork(tip, root)
+    parted = fork(tip, root)
+    bases, ahead, is_cut_off = parted
     if text == tip or not ahead or not is_branch(text, root):
-        return exactly(f"revision {text}", tip, root)
+        return exactly(f"revision {text}", tip, parted)
     if is_cut_off:
         raise pytest.UsageError(
             f"{asked}: the merge base with {text} is not in this repository{shallow(text, root)}"
@@ -66,11 +67,10 @@ def meant(asked: str, text: str, root: Path) -> Revision | None:
     return Revision(bases[0], f"{base} with {text} ({where})")
 
 
-def exactly(name: str, commit: str, root: Path) -> Revision:
+def exactly(name: str, commit: str, parted: Fork) -> Revision:
     """This very commit; its label says how many commits of its history this checkout lacks."""
-    _, ahead, is_cut_off = fork(commit, root)
-    is_known = ahead and not is_cut_off
-    lacks = f"; this checkout lacks {many(ahead, 'commit')} of it" if is_known else ""
+    is_known = parted.ahead and not parted.is_cut_off
+    lacks = f"; this checkout lacks {many(parted.ahead, 'commit')} of it" if is_known else ""
     return Revision(commit, f"{name} ({commit[:9]}{lacks})")
 
 
