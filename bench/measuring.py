@@ -143,7 +143,7 @@ class Measure:
         many the function dispatches. None if unknown, or if the function itself waits for the
         device: then the cost of launching is not measured. `sustained_below_s`: a shorter call is
         warmed up until an accelerator's clock has settled under it. `declared` goes to the record
-        (see docs/measuring.md).
+        (see docs/explanation/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was
         busy: then it was not waited for; ValueError for an unknown cache mode.

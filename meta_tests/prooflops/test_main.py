@@ -1,6 +1,6 @@
 """`python -m prooflops` prints the figures of the formulas, and names a wrong request.
 
-docs/models.md has a transcript of what is printed.
+docs/reference/models.md has a transcript of what is printed.
 """
 
 import json

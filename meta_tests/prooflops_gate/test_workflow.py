@@ -1,4 +1,4 @@
-"""The workflows that docs/ci.md tells its readers to use.
+"""The workflows that docs/how-to/ci.md tells its readers to use.
 
 Every shell step of them runs, in a fresh folder.
 

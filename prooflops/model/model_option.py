@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="FACTORY",
         action="append",
         help="account for your own model, module:factory or path/to/file.py:factory, or several: "
-        "see docs/your-model.md",
+        "see docs/how-to/your-model.md",
     )
     group.addoption(
         "--model-largest",

@@ -41,8 +41,8 @@ Each claim is stated once, as it circulates, with a verdict and the tests that s
 
 [Common claims that are wrong, corrected](corrected.md) is the shortest way in.
 `pytest --claims=WORD` searches all claims in the terminal, `pytest --claim=ID` runs the tests of
-one; [depth.md](depth.md) says how deeply they test. [The lecture's code](../lecture-code.md) has a
-verdict for each block.
+one; [depth.md](depth.md) says how deeply they test.
+[The lecture's code](../reference/lecture-code.md) has a verdict for each block.
 """
 CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
 # The names of test functions by the path of their file in the repository.

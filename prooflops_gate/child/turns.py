@@ -1,7 +1,7 @@
 """Two processes at the same time run their tests in turn: one of the first, two of the second, ...
 
 Sides that measure the same benchmark within a second are disturbed alike by other guests
-(docs/gate-study.md). While one process has its turn, the other waits for a message.
+(results/gate-study.md). While one process has its turn, the other waits for a message.
 """
 
 from __future__ import annotations

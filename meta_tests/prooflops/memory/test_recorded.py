@@ -134,7 +134,7 @@ def test_the_largest_tensors_at_the_peak_have_module_and_line():
 
 
 def test_the_documents_table_says_what_is_predicted_and_measured():
-    text = (ROOT / "docs/predicted.md").read_text("utf-8")
+    text = (ROOT / "docs/explanation/predicted.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
     table = {cells[0]: cells[1:] for cells in rows if cells[0] in NETS}
     for net in NETS:

@@ -24,7 +24,7 @@ HEAD = """# Evidence
 
 `make evidence` writes one file per run, `<name>.jsonl`, pages about it, and this index. Put a file
 that was collected elsewhere here, and `make evidence ARGS=--index` writes its pages.
-docs/validate.md says what the lines are.
+docs/how-to/validate.md says what the lines are.
 """
 
 

@@ -34,7 +34,7 @@ class Measurement:
     fullname: str
     median_s: float
     iqr_s: float
-    info: Mapping[str, Any]  # pytest-benchmark's extra_info, see docs/measuring.md
+    info: Mapping[str, Any]  # pytest-benchmark's extra_info, see docs/explanation/measuring.md
     # Contended as most rows of its run, which the first screen says once.
     is_usual: bool = False
 

@@ -130,7 +130,7 @@ def run_report(
     registry: Registry,
     partial: str = "",
 ) -> RunReport:
-    """The report of a run, made of its record (see docs/history.md) and its verdicts."""
+    """The report of a run, made of its record (see docs/how-to/history.md) and its verdicts."""
     ours = record["prooflops"]
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
@@ -156,7 +156,7 @@ def run_report(
 
 
 def verdicts_json(report: RunReport) -> str:
-    """The text of verdicts.json, a run's results for programs; docs/validate.md has its form."""
+    """The text of verdicts.json, a run's results for programs; docs/how-to/validate.md has its form."""
     figures = delivery.figures(report.benchmarks)
     mark, text = delivery.answer(report.benchmarks)
     content = {
