@@ -180,7 +180,8 @@ def predicted_memory(
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
     without a GPU: compared with six nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
-    docs/explanation/predicted.md). Python's collector of cycles is switched off, as in `measured_memory`.
+    docs/explanation/predicted.md). Python's collector of cycles is switched off, as in
+    `measured_memory`.
 
     Raises ValueError for a device of another kind (meta: its kernels are others), and OutOfMemory
     where the allocator's capacity does not suffice. Raises RuntimeError where another fake-tensor

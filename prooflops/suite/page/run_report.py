@@ -156,7 +156,7 @@ def run_report(
 
 
 def verdicts_json(report: RunReport) -> str:
-    """The text of verdicts.json, a run's results for programs; docs/how-to/validate.md has its form."""
+    """The text of verdicts.json, a run's results for programs, by verdicts.schema.json."""
     figures = delivery.figures(report.benchmarks)
     mark, text = delivery.answer(report.benchmarks)
     content = {

@@ -1,4 +1,7 @@
-"""The special words of a page, which link to their definitions; docs/reference/glossary.md has the same."""
+"""The special words of a page, which link to their definitions.
+
+docs/reference/glossary.md has the same.
+"""
 
 from __future__ import annotations
 

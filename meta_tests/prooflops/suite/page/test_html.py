@@ -74,7 +74,8 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
 
 
 def test_each_special_word_links_to_what_the_glossary_says(page):
-    glossary = " ".join((ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8").split())
+    file = ROOT / "docs" / "reference" / "glossary.md"
+    glossary = " ".join(file.read_text(encoding="utf-8").split())
     tags = Tags(page).tags
     links = {attributes.get("href") for _, attributes in tags}
     anchors = {attributes.get("id") for _, attributes in tags}
