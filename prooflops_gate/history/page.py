@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from prooflops_gate import git
 from prooflops_gate.console.tables import engineering, many
-from prooflops_gate.history.records import Summary, write_atomically
-from prooflops_gate.history.trend import Trend, describe_changes, too_few, trends
+from prooflops_gate.history.records import Summary, gate_verdicts, write_atomically
+from prooflops_gate.history.trend import (
+    Trend,
+    commit_name,
+    describe_changes,
+    too_few,
+    trends,
+    with_verdicts,
+)
 from prooflops_gate.page.html import html
 from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Page, Section
 
 # Where a machine has more plots, those that did not change are folded.
 MOST_UNFOLDED = 24
-PLOT_HEIGHT = 170.0
+PLOT_HEIGHT = 230.0
 # Smaller noise does not fill the height of a plot.
 LEAST_HEIGHT_SHARE = 0.02
+# An axis from 0 would press a smaller range into few lines.
+LEAST_SHARE_FROM_ZERO = 0.4
+COMMITS_ON_AXIS = 6
+LEVEL_SERIES = 1
 FOOT = (
-    "Points are records, oldest first, linked by commit where the remote's address is known. A "
-    "dashed line marks a change of level, by ranks; a dot on top is a run of the gate, red where "
-    "it said SLOWER."
+    "A point is a record, and links to its commit where the remote's address is known. A dashed "
+    "line marks a change of level, found by ranks, and names its first commit. Level lines are "
+    "medians. A dot on top is a run of the gate, red where it said SLOWER. A zigzag marks an axis "
+    "that does not begin at 0."
 )
 
 
-def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: str) -> list[Path]:
+def write_page(
+    folder: Path, name: str, summaries: Sequence[Summary], address: str, history: Path
+) -> list[Path]:
     """Writes the page and the badge into `folder`, and returns their paths.
 
-    `address`: where commits are looked up.
+    `address`: where commits are looked up. `history`: where the gate stored its verdicts.
     """
-    found = trends(summaries)
-    newest = summaries[-1].fingerprint_id if summaries else ""
-    own = [each for each in found if machine(each) == newest]
+    by_machine: dict[str, list[Trend]] = {}
+    for trend in sorted(trends(summaries), key=newest_moment, reverse=True):
+        by_machine.setdefault(trend.records[-1].fingerprint_id, []).append(trend)
+    machines = [
+        with_verdicts(sorted(own, key=lambda trend: trend.name), gate_verdicts(history, each))
+        for each, own in by_machine.items()
+    ]
     files = {
-        folder / "history.html": html(page(f"Benchmarks of {name}", found, address)),
-        folder / "badge.json": json.dumps(badge(own)) + "\n",
+        folder / "history.html": html(page(f"Benchmarks of {name}", machines, address)),
+        folder / "badge.json": json.dumps(badge(machines[0] if machines else [])) + "\n",
     }
     for path, text in files.items():
         write_atomically(path, text)
     return list(files)
+
+
+def newest_moment(trend: Trend) -> str:
+    return trend.records[-1].moment
 
 
 def address_of(root: Path) -> str:
@@ -83,87 +108,143 @@ def badge(found: Sequence[Trend]) -> dict[str, object]:
     }
 
 
-def machine(trend: Trend) -> str:
-    return trend.records[-1].fingerprint_id
+def page(title: str, machines: Sequence[Sequence[Trend]], address: str) -> Page:
+    """The newest machine's benchmarks, those first whose level changed; other machines' folded.
 
-
-def page(title: str, found: Sequence[Trend], address: str) -> Page:
-    """A section a machine, with those benchmarks first whose level changed."""
-    changed = sum(bool(trend.changes) for trend in found)
-    lead = f"{many(len(found), 'benchmark')}, of which {changed} changed their level."
-    machines = [machine(trend) for trend in sorted(found, key=lambda trend: not trend.changes)]
-    sections = [
-        section
-        for each in dict.fromkeys(machines)
-        for section in machine_sections([t for t in found if machine(t) == each], address)
-    ]
-    lead = lead if found else "No record is stored."
+    A machine with other versions of its packages is another one.
+    """
+    if not machines:
+        return Page(title, "prooflops · history", [], lead=["No record is stored."])
+    own, *others = machines
+    names = {trend.name for trend in own}
+    changed = {trend.name for trend in own if trend.changes}
+    lead = f"{many(len(names), 'benchmark')}, of which {len(changed)} changed their level."
+    sections = newest_sections(own, address)
+    newest = own[0].records[-1]
+    for other in others:
+        last = other[0].records[-1]
+        title_of_other = f"{machine_name(last)}, until {last.moment[:10]}"
+        answer = f"Other than on the newest machine: {differing_facts(last, newest)}."
+        parts = trend_sections(other, address)
+        sections.append(Section(title_of_other, parts=parts, answer=answer, is_folded=True))
     return Page(title, "prooflops · history", sections, lead=[lead], foot=FOOT)
 
 
-def machine_sections(own: Sequence[Trend], address: str) -> list[Section]:
-    """The plots of one machine; of many, those without a change are folded."""
-    newest = own[0].records[-1]
-    name = ", torch ".join(filter(None, [newest.name, newest.torch])) or newest.fingerprint_id
-    ordered = sorted(own, key=lambda trend: not trend.changes)
-    changed = [trend for trend in own if trend.changes]
+def machine_name(record: Summary) -> str:
+    return ", torch ".join(filter(None, [record.name, record.torch])) or record.fingerprint_id
+
+
+def differing_facts(record: Summary, newest: Summary) -> str:
+    differing = sorted(record.facts.items() - newest.facts.items())
+    return ", ".join(f"{name} {fact}" for name, fact in differing)
+
+
+def newest_sections(own: Sequence[Trend], address: str) -> list[Section]:
+    """The plots of the newest machine; of many, those without a change are folded."""
+    name = machine_name(own[0].records[-1])
+    shown = [trend for trend in own if trend.changes]
+    folded = [trend for trend in own if not trend.changes]
     if len(own) <= MOST_UNFOLDED:
-        return [Section(name, parts=trend_sections(ordered, address))]
-    level = [trend for trend in own if not trend.changes]
-    count = many(len(level), "benchmark")
+        shown, folded = [*shown, *folded], []
+    parts, others = trend_sections(shown, address), trend_sections(folded, address)
     return [
-        Section(name, parts=trend_sections(changed, address), absent="No change of level."),
-        Section(
-            f"{name}: no change of level, {count}",
-            parts=trend_sections(level, address),
-            is_folded=True,
-        ),
+        Section(name, parts=parts, absent="No change of level."),
+        Section(f"{name}: no change of level", parts=others, is_folded=True),
     ]
 
 
 def trend_sections(found: Sequence[Trend], address: str) -> list[Section]:
     """A section a benchmark: its newest time, its changes, and its times over the records."""
-    return [trend_section(trend, address) for trend in found]
+    times_named = Counter(trend.name for trend in found)
+    return [trend_section(trend, address, times_named[trend.name] > 1) for trend in found]
 
 
-def trend_section(trend: Trend, address: str) -> Section:
+def trend_section(trend: Trend, address: str, is_named_twice: bool) -> Section:
     newest = engineering(trend.times_s[-1], "s")
     answer = f"{newest} in the newest of {many(len(trend.records), 'record')}; changes of level: "
     answer += describe_changes(trend)
     if trend.verdicts:
         answer += f"; gate: {trend.verdicts[-1][1]} on {trend.verdicts[-1][0][:10]}"
+    if is_named_twice:
+        last = trend.records[-1]
+        method = last.benchmarks[trend.name].method
+        answer += f"; a series of its own: pace {last.pace or 'default'}, method {method}"
     return Section(trend.name, plot=plot(trend, address), answer=answer)
 
 
 def plot(trend: Trend, address: str) -> Plot:
-    """A point a record, a line a change of level, a dot a run of the gate."""
-    low, high = min(trend.times_s), max(trend.times_s)
-    middle = (high + low) / 2
-    half = max((high - low) / 2, LEAST_HEIGHT_SHARE * high)
+    """A point a record, the levels and the commits that changed them, a dot a run of the gate."""
     points = []
     for place, (time_s, record) in enumerate(zip(trend.times_s, trend.records, strict=True)):
         words = [engineering(time_s, "s"), record.moment[:19], record.commit[:9]]
-        is_linked = address and re.fullmatch("[0-9a-f]{7,64}", record.commit)
-        link = f"{address}/commit/{record.commit}" if is_linked else ""
-        points.append(Point(place, time_s, " ".join(filter(None, words)), link=link))
-    rules = []
-    for change in trend.changes:
-        tone = "bad" if change.ratio > 1 else "good"
-        rules.append(Rule(change.index - 0.5, f"{change.ratio - 1:+.1%}", tone=tone))
-    for moment, said in trend.verdicts:
-        # Half way between the records before and after.
-        before = sum(record.moment[:19] <= moment[:19] for record in trend.records)
-        between = min(before - 0.5, len(points) - 1.0)
-        tone = "bad" if said.startswith("SLOWER") else ""
-        rules.append(Rule(between, title=f"gate: {said}", tone=tone, is_dot=True))
+        title = " ".join(filter(None, words))
+        points.append(Point(place, time_s, title, link=commit_link(record, address)))
+    joined = Line([(point.x, point.y) for point in points])
     return Plot(
         title=f"{trend.name}: changes of level: {describe_changes(trend)}",
-        x=Axis(),
-        y=Axis(
-            unit="s", ticks=(middle - half, middle + half), low=middle - half, high=middle + half
-        ),
+        x=commit_axis(trend.records),
+        y=time_axis(trend.times_s),
         points=points,
-        lines=[Line([(point.x, point.y) for point in points], None)],
-        rules=rules,
+        lines=[joined, *levels(trend)],
+        rules=[*changes_of_level(trend, address), *gate_dots(trend)],
         height=PLOT_HEIGHT,
     )
+
+
+def time_axis(times_s: Sequence[float]) -> Axis:
+    """From 0 where the times take up much of that range; else broken, which the drawing marks."""
+    low, high = min(times_s), max(times_s)
+    if high - low >= LEAST_SHARE_FROM_ZERO * high:
+        return Axis(unit="s", low=0.0)
+    middle = (high + low) / 2
+    half = max((high - low) / 2, LEAST_HEIGHT_SHARE * high)
+    return Axis(unit="s", low=middle - half, high=middle + half, is_broken=True)
+
+
+def commit_axis(records: Sequence[Summary]) -> Axis:
+    """Commits and their dates, evenly spaced; of one day's records the times as well."""
+    last = len(records) - 1
+    steps = min(last, COMMITS_ON_AXIS - 1)
+    places = {round(last * step / max(steps, 1)) for step in range(steps + 1)}
+    is_one_day = records[0].moment[:10] == records[-1].moment[:10]
+    shown = slice(5, 16) if is_one_day else slice(10)
+    ticks: dict[float, str] = {}
+    for place in sorted(places):
+        date = records[place].moment[shown].replace("T", " ")
+        ticks[place] = "\n".join(filter(None, [commit_name(records[place]), date]))
+    return Axis(ticks=ticks)
+
+
+def commit_link(record: Summary, address: str) -> str:
+    is_linked = address and re.fullmatch("[0-9a-f]{7,64}", record.commit)
+    return f"{address}/commit/{record.commit}" if is_linked else ""
+
+
+def levels(trend: Trend) -> Iterator[Line]:
+    """The median between two changes of level."""
+    edges = [0, *(change.index for change in trend.changes), len(trend.records)]
+    if not trend.changes:
+        return
+    for first, after in itertools.pairwise(edges):
+        level_s = median(trend.times_s[first:after])
+        left, right = max(first - 0.5, 0.0), min(after - 0.5, len(trend.records) - 1.0)
+        title = f"{engineering(level_s, 's')}, the median of {many(after - first, 'record')}"
+        yield Line([(left, level_s), (right, level_s)], LEVEL_SERIES, title)
+
+
+def changes_of_level(trend: Trend, address: str) -> Iterator[Rule]:
+    """A vertical line before the first record of each new level, named by its commit."""
+    for change in trend.changes:
+        record = trend.records[change.index]
+        label = f"{commit_name(record) or record.moment[:16]} {change.ratio - 1:+.1%}"
+        tone = "bad" if change.ratio > 1 else "good"
+        yield Rule(change.index - 0.5, label, tone=tone, link=commit_link(record, address))
+
+
+def gate_dots(trend: Trend) -> Iterator[Rule]:
+    """A dot for each run of the gate, half way between the records before and after."""
+    for moment, said in trend.verdicts:
+        before = sum(record.moment[:19] <= moment[:19] for record in trend.records)
+        between = min(before - 0.5, len(trend.records) - 1.0)
+        tone = "bad" if said.startswith("SLOWER") else ""
+        yield Rule(between, title=f"gate: {said}", tone=tone, is_dot=True)

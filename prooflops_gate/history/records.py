@@ -172,7 +172,7 @@ class Summary:
 
     `name` is the device's. `partial`: why the run ended before all of its tests had run. A `dirty`
     one had files that differed from the commit. `pace`: how it was recorded, where that was not a
-    plain run.
+    plain run. `facts` are those of its fingerprint.
     """
 
     path: Path
@@ -186,6 +186,7 @@ class Summary:
     partial: str = ""
     dirty: bool = False
     pace: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def contended(self) -> bool:
@@ -212,6 +213,7 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             partial=str(ours.get("partial") or ""),
             dirty=bool(commit.get("dirty")),
             pace=_pace(ours.get("pace")),
+            facts=dict(_facts(fingerprint)),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -233,6 +235,15 @@ def _benchmarks(given: Sequence[Mapping[str, Any]], exact: Sequence[str]) -> dic
         if not is_ignored(bench) and SMALLEST < timed.time_s < LARGEST:
             found[name] = timed
     return found
+
+
+def _facts(fingerprint: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name and value of each fact, those in a group without its name."""
+    for name, fact in fingerprint.items():
+        if isinstance(fact, Mapping):
+            yield from _facts(fact)
+        else:
+            yield str(name), str(fact)
 
 
 def _pace(given: Mapping[str, Any] | str | None) -> str:

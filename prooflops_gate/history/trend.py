@@ -81,13 +81,19 @@ def sparkline(times_s: Sequence[float]) -> str:
     return "".join(BARS[round((each - low) * scale)] for each in shown)
 
 
+def commit_name(record: Summary) -> str:
+    """A short name of the commit; of edited files, as `git describe --dirty` names them."""
+    return record.commit[:7] + ("-dirty" if record.commit and record.dirty else "")
+
+
 def describe_changes(trend: Trend) -> str:
-    """A trend's changes in words: "+10.0 % at 20261121T055300 (1a2b3c4)"."""
+    """A trend's changes in words: "+10.0% at 1a2b3c4 (2026-11-21 05:53)"."""
     rows = []
     for change in trend.changes:
         record = trend.records[change.index]
-        commit = f" ({record.commit[:7]})" if record.commit else ""
-        rows.append(f"{change.ratio - 1:+.1%} at {record.moment[:19]}{commit}")
+        moment = record.moment[:16].replace("T", " ")
+        named = f"{commit_name(record)} ({moment})" if record.commit else moment
+        rows.append(f"{change.ratio - 1:+.1%} at {named}")
     return "; ".join(rows) or too_few(len(trend.records)) or "none found"
 
 

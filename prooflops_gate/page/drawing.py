@@ -6,7 +6,7 @@ Coordinates are rounded to a tenth, so that the same plot gives the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prooflops_gate.console.tables import engineering, visible
 from prooflops_gate.page.escape import escaped
@@ -17,8 +17,12 @@ WIDTH = 640.0
 RIGHT = 16.0
 TOP = 8.0
 LEGEND_LINE = 18.0
-RULE_LABEL_HEIGHT = 20.0
+RULE_LABEL_HEIGHT = 18.0
+RULE_LABEL_GAP = 10.0
 X_AXIS_HEIGHT = 46.0
+LINE_HEIGHT = 14.0
+BREAK_HEIGHT = 24.0
+BREAK_TOOTH = 8.0
 CHARACTER_WIDTH = 6.6
 LONGEST_NAME = 34
 SERIES_COLOURS = 8
@@ -67,10 +71,16 @@ class Scale:
         share = (self._of(value) - self.low) / ((self.high - self.low) or 1.0)
         return self.start + share * (self.end - self.start)
 
-    def ticks(self) -> Sequence[float]:
-        """Round values within the axis: powers of ten on a logarithmic one that has two."""
+    def ticks(self) -> Mapping[float, str]:
+        """The text of each tick: names of rows, what the axis states, or round values."""
+        if self.axis.rows:
+            return {place: name_of(name) for place, name in enumerate(self.axis.rows)}
         if self.axis.ticks is not None:
             return self.axis.ticks
+        return {value: _tick(value, self.axis.unit) for value in self._round_values()}
+
+    def _round_values(self) -> Sequence[float]:
+        """Round values within the axis: powers of ten on a logarithmic one that has two."""
         low, high = self.low, self.high
         if self.axis.is_log:
             powers = [10.0**place for place in range(math.ceil(low), math.floor(high) + 1)]
@@ -78,9 +88,6 @@ class Scale:
                 return powers
             low, high = 10.0**low, 10.0**high
         return _round_steps(low, high)
-
-    def text(self, value: float) -> str:
-        return _tick(value, self.axis.unit)
 
 
 def _round_steps(low: float, high: float) -> list[float]:
@@ -110,25 +117,25 @@ def _tick(value: float, unit: str) -> str:
 
 def svg(plot: Plot) -> str:
     """A plot as SVG, with a title for readers who cannot see it."""
-    top = TOP
-    top += LEGEND_LINE if plot.legend else 0
-    top += RULE_LABEL_HEIGHT if any(each.label for each in plot.rules) else 0
-    below = X_AXIS_HEIGHT if plot.x.label else 12.0
+    bottom = plot.height - (X_AXIS_HEIGHT if plot.x.label or plot.x.ticks else 12.0)
     xs, ys = _values(plot)
-    y = Scale(plot.y, ys, plot.height - below, top)
+    y = Scale(plot.y, ys, bottom - BREAK_HEIGHT * plot.y.is_broken, TOP)
+    left = 14.0 + CHARACTER_WIDTH * max(map(len, y.ticks().values()), default=0)
+    x = Scale(plot.x, xs, left, WIDTH - RIGHT)
+    rows = _label_rows(plot.rules, x)
+    y.end += LEGEND_LINE if plot.legend else 0
+    y.end += RULE_LABEL_HEIGHT * (max(rows, default=-1) + 1)
+    top = y.end
     if plot.y.rows:
         y.start, y.end = y.end, y.start
-    names = [name_of(name) for name in plot.y.rows] or [y.text(tick) for tick in y.ticks()]
-    left = 14.0 + CHARACTER_WIDTH * max(map(len, names), default=0)
-    x = Scale(plot.x, xs, left, WIDTH - RIGHT)
     is_group = any(point.link for point in plot.points)
     role = "group" if is_group else "img"
     size = f"0 0 {WIDTH:g} {plot.height:g}"
     parts = [
         f'<svg viewBox="{size}" role="{role}" aria-label="{escaped(plot.title)}">',
         *_legend([name_of(name) for name in plot.legend]),
-        *_axes(plot, x, y, names),
-        *(_rule(rule, x, top, plot.height - below) for rule in plot.rules),
+        *_axes(plot, x, y, bottom),
+        *(_rule(rule, row, x, top, bottom) for rule, row in zip(plot.rules, rows, strict=True)),
         *(_line(line, x, y) for line in plot.lines),
         *(_block(block, x, y) for block in plot.blocks),
         *_points(plot.points, x, y),
@@ -146,24 +153,36 @@ def _values(plot: Plot) -> tuple[list[float], list[float]]:
     return xs, [y for _, y in spots]
 
 
-def _axes(plot: Plot, x: Scale, y: Scale, names: Sequence[str]) -> Iterator[str]:
-    bottom = max(y.start, y.end)
+def _axes(plot: Plot, x: Scale, y: Scale, bottom: float) -> Iterator[str]:
     top = min(y.start, y.end)
-    places = range(len(plot.y.rows)) if plot.y.rows else y.ticks()
-    for place, name in zip(places, names, strict=True):
-        at = y(place)
+    heights = {y(place): name for place, name in y.ticks().items()}
+    if plot.y.is_broken:
+        heights[bottom] = _tick(0.0, plot.y.unit)
+        yield _break(x, bottom - BREAK_HEIGHT / 2)
+    for at, name in heights.items():
         yield f'<path class="grid" d="M{x.start:.1f} {at:.1f}H{x.end:.1f}"/>'
         yield f'<text class="y" x="{x.start - 8:.1f}" y="{at + 4:.1f}">{escaped(name)}</text>'
-    if not plot.x.label:
+    if not (plot.x.label or plot.x.ticks):
         return
-    for tick in x.ticks():
+    for tick, text in x.ticks().items():
         at = x(tick)
-        text = escaped(x.text(tick))
         yield f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
-        yield f'<text class="x" x="{_inside(at, text):.1f}" y="{bottom + 16:.1f}">{text}</text>'
-    middle = (x.start + x.end) / 2
-    text = escaped(plot.x.label)
-    yield f'<text class="x" x="{_inside(middle, text):.1f}" y="{bottom + 36:.1f}">{text}</text>'
+        for number, line in enumerate(text.split("\n")):
+            yield _below(line, at, bottom + 16 + LINE_HEIGHT * number)
+    if plot.x.label:
+        yield _below(plot.x.label, (x.start + x.end) / 2, bottom + 36)
+
+
+def _below(text: str, x: float, y: float) -> str:
+    return f'<text class="x" x="{_inside(x, text):.1f}" y="{y:.1f}">{escaped(text)}</text>'
+
+
+def _break(x: Scale, at: float) -> str:
+    """A zigzag between 0 and where the axis goes on."""
+    teeth = f"l{BREAK_TOOTH / 2:g} -3l{BREAK_TOOTH:g} 6l{BREAK_TOOTH / 2:g} -3"
+    number = int((x.end - x.start) / (2 * BREAK_TOOTH))
+    title = "<title>Broken axis: the values between 0 and the next tick are left out.</title>"
+    return f'<path class="break" d="M{x.start:.1f} {at:.1f}{teeth * number}">{title}</path>'
 
 
 def _inside(x: float, text: str) -> float:
@@ -172,15 +191,38 @@ def _inside(x: float, text: str) -> float:
     return min(max(x, half), WIDTH - half)
 
 
-def _rule(rule: Rule, x: Scale, top: float, bottom: float) -> str:
+def _label_rows(rules: Sequence[Rule], x: Scale) -> list[int]:
+    """The row of each rule's label, from the drawing upwards, so that none covers another.
+
+    A rule without a label has -1.
+    """
+    ends: list[float] = []
+    rows = []
+    for rule in rules:
+        if not rule.label:
+            rows.append(-1)
+            continue
+        half = CHARACTER_WIDTH * len(name_of(rule.label)) / 2
+        middle = _inside(x(rule.x), name_of(rule.label))
+        free = (row for row, end in enumerate(ends) if end < middle - half)
+        row = next(free, len(ends))
+        ends[row : row + 1] = [middle + half + CHARACTER_WIDTH]
+        rows.append(row)
+    return rows
+
+
+def _rule(rule: Rule, row: int, x: Scale, top: float, bottom: float) -> str:
     at = x(rule.x)
     tone = f'class="rule {rule.tone}"' if rule.tone else 'class="rule"'
     if rule.is_dot:
         title = f"<title>{escaped(rule.title)}</title>"
         return f'<circle {tone} cx="{at:.1f}" cy="{top - 4:.1f}" r="3">{title}</circle>'
     drawn = f'<path {tone} d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
-    label = escaped(name_of(rule.label))
-    return drawn + f'<text {tone} x="{_inside(at, label):.1f}" y="{top - 6:.1f}">{label}</text>'
+    label = name_of(rule.label)
+    height = top - RULE_LABEL_GAP - RULE_LABEL_HEIGHT * row
+    place = f'x="{_inside(at, label):.1f}" y="{height:.1f}"'
+    text = f"<text {tone} {place}>{escaped(label)}</text>"
+    return drawn + (f'<a href="{escaped(rule.link)}">{text}</a>' if rule.link else text)
 
 
 def _line(line: Line, x: Scale, y: Scale) -> str:

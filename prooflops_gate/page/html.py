@@ -139,7 +139,9 @@ def _content(section: Section, anchors: Collection[str], level: int) -> Iterator
     if section.bars:
         yield from _bars(section.bars, anchors)
     if section.plot:
-        yield f'<div class="drawing">{svg(section.plot)}</div>'
+        yield '<label class="zoom"><input type="checkbox">Enlarge</label>'
+        region = f'role="region" tabindex="0" aria-label="{escaped(section.plot.title)}"'
+        yield f'<div class="drawing" {region}>{svg(section.plot)}</div>'
     if section.rows and not section.has_head:
         yield from _facts(section.rows, anchors)
     elif section.rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -16,7 +16,10 @@ class Axis:
     rows: Sequence[str] = ()
     low: float | None = None
     high: float | None = None
-    ticks: Sequence[float] | None = None  # None: chosen
+    # The text of each tick, whose lines stand one below the other. None: round values.
+    ticks: Mapping[float, str] | None = None
+    # Begins above 0, which the drawing marks.
+    is_broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Rule:
     title: str = ""
     tone: str = ""
     is_dot: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from meta_tests.prooflops_gate.history.test_trend import summary
 from meta_tests.prooflops_gate.statistics.simulated import times
-from prooflops_gate.history.page import write_page
+from prooflops_gate.history.page import plot, write_page
+from prooflops_gate.history.trend import trends
+from prooflops_gate.page.drawing import svg
 
 HOSTILE = "test_a.py::test_a[<script>alert(1)</script>&\"'{}]"
 ADDRESS = "https://example.org/o/r"
@@ -25,7 +27,7 @@ def written(folder, *levels, name="test_b.py::test_b", address=ADDRESS):
         plain = summary(index, time_s, name=name)
         benchmarks = {**plain.benchmarks, HOSTILE: plain.benchmarks[name]}
         summaries.append(replace(plain, benchmarks=benchmarks, commit=f"{index:040x}"))
-    page, badge = write_page(folder, "a <b> project", summaries, address)
+    page, badge = write_page(folder, "a <b> project", summaries, address, folder)
     content = json.loads(badge.read_text())
     assert {**content, "message": ""} == {
         "schemaVersion": 1, "label": "benchmarks", "message": "", "color": content["color"],
@@ -39,11 +41,12 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     text, badge = written(tmp_path, 1.0, 1.3)
     assert badge == "2 of 2 slower: red"
     assert text.count('class="point') == 2 * 24
-    assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"', text)[:24] == [
+    assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"><path', text)[:24] == [
         f"{index:040x}" for index in range(24)
     ]
     assert text.count('<path class="rule bad"') == 2
-    assert len(re.findall(r">\+(29|30|31)\.\d%</text>", text)) == 2
+    named = rf'<a href="{ADDRESS}/commit/0*c"><text [^>]*>0000000 \+(29|30|31)\.\d%</text></a>'
+    assert len(re.findall(named, text)) == 2
     assert written(tmp_path, 1.3, 1.0)[1] == "2 of 2 faster: brightgreen"
     text, badge = written(tmp_path, 1.0, address="")
     assert badge == "2 steady: brightgreen"
@@ -51,10 +54,37 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     assert "<a href" not in text
 
 
-def test_a_history_says_how_many_benchmarks_changed(tmp_path):
-    written(tmp_path, 1.0, 1.3)
+def test_the_axis_names_commits_and_dates_and_is_marked_where_it_does_not_begin_at_0():
+    series = times((1.0, 24), (1.3, 24))
+    (steps,) = trends([summary(index, time_s) for index, time_s in enumerate(series)])
+    drawn = plot(steps, "")
+    assert list(drawn.x.ticks) == [0, 9, 19, 28, 38, 47]
+    assert drawn.x.ticks[47] == "c000004\n2026-11-02"
+    assert 0.9 < drawn.y.low < min(series)
+    assert drawn.y.is_broken
+    assert "Broken axis" in svg(drawn)
+    assert [rule.label.split()[0] for rule in drawn.rules] == ["c000002"]
+    assert [line.spots[0][0] for line in drawn.lines] == [0, 0, 23.5]
+    doubled = [time_s * (1 + (index > 23)) for index, time_s in enumerate(series)]
+    drawn = plot(replace(steps, times_s=doubled), "")
+    assert (drawn.y.low, drawn.y.is_broken) == (0, False)
+    assert "Broken axis" not in svg(drawn)
+    few = plot(replace(steps, times_s=series[:8], records=steps.records[:8], changes=()), "")
+    assert few.x.ticks[7] == "c000000\n11-01 07:00"
+
+
+def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):
+    newest = [summary(index, 1.0) for index in range(12, 24)]
+    newest.append(replace(summary(24, 1.0), pace="quick"))
+    earlier = [
+        replace(summary(index, 1.0, device="cpu-0"), facts={"numpy": "1"}) for index in range(12)
+    ]
+    write_page(tmp_path, "a project", [*earlier, *newest], "", tmp_path)
     text = (tmp_path / "history.html").read_text()
-    assert "2 benchmarks, of which 2 changed their level." in text
+    assert "1 benchmark, of which 0 changed their level." in text
+    assert "Some CPU, torch 2.13.0, until 2026-11-01" in text
+    assert "Other than on the newest machine: numpy 1." in text
+    assert "a series of its own: pace quick, method 3" in text
 
 
 def test_nothing_in_a_record_is_markup(tmp_path):

@@ -27,7 +27,7 @@ def test_the_table_names_the_record_and_commit_of_a_change():
     summaries = [summary(index, time) for index, time in enumerate(times((1.0, 12), (1.3, 12)))]
     ((device, (head, row)),) = trend.tables(summaries).items()
     assert (device, head, row[1]) == ("cpu-1", trend.HEAD, "24")
-    assert "at 2026-11-01T12:00:00 (c000001)" in row[-1], row
+    assert "at c000001 (2026-11-01 12:00)" in row[-1], row
 
 
 def test_verdicts_since_the_first_record_are_kept_beside_the_trend():
