@@ -29,10 +29,7 @@ from bench.rates import judged, share_of_units, shares_of_product
 from bench.rounds import NEAR_CEILING, Progress, no_progress, skip_as_too_slow
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
 from prooflops.precision import Float32Products
-from prooflops.timing import median_interval
-
-# Raised whenever the way of measuring changes: figures of different methods are not compared.
-METHOD = 5
+from prooflops.timing import METHOD, median_interval
 
 CACHES = ("as-is", "hot", "cold")
 # In longest calls: undisturbed, a step of small operators takes up to 3 times as at the ceiling.

@@ -22,9 +22,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.measuring import METHOD
 from bench.rounds import FEWEST_ROUNDS, Pace, rounds_for
-from prooflops.timing import synchronise
+from prooflops.timing import METHOD, synchronise
 
 # A rank that is silent for so long is taken for dead.
 TIMEOUT_S = 60.0

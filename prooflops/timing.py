@@ -13,6 +13,9 @@ import torch
 
 from accounting.checks import validated_choice, validated_int
 
+# Raised whenever the way of measuring changes: figures of different methods are not compared.
+METHOD = 5
+
 
 class _DeviceMoment:
     """A moment on a device's own time line. `later - earlier` waits until the device has reached

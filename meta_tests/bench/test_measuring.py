@@ -11,7 +11,6 @@ import torch
 from accounting.roofline import Work, matmul_work
 from bench import cache, measuring, timing
 from bench.ceilings import PROBE, Ceilings
-from bench.measuring import METHOD
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
@@ -20,7 +19,7 @@ from meta_tests.card.card import SHORTEST_KERNEL_S, Card
 from prooflops.machine.caches import caches_of
 from prooflops.machine.conditions import conditions
 from prooflops.machine.device import flop_per_s_at_clock
-from prooflops.timing import clock, median_interval
+from prooflops.timing import METHOD, clock, median_interval
 
 
 @pytest.fixture

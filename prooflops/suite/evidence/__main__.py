@@ -82,10 +82,12 @@ def main(arguments: Sequence[str]) -> int:
         plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *plugins, *rest])
     if options.index:
-        from prooflops.suite.evidence import page
+        from prooflops.suite.evidence.gallery import write_gallery
 
-        page.write_index(RESULTS)
+        write_gallery(RESULTS)
         return 0
+    if options.check:
+        return check(options.check)
     try:
         file = chosen_file(options, rest)
         with locked(file, options.resume) as lock:
@@ -119,7 +121,24 @@ def parser() -> argparse.ArgumentParser:
         "-n", "--numprocesses", default="auto", metavar="N", help="as of xdist, default auto"
     )
     made.add_argument("--index", action="store_true", help="only write the pages in results/ anew")
+    made.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="only say whether the gallery takes this file: a whole run by today's method",
+    )
     return made
+
+
+def check(path: Path) -> int:
+    """Says whether the gallery takes a file. Returns 0 if so, else 1."""
+    from prooflops.suite.evidence.gallery import why_refused
+    from prooflops.suite.evidence.page import report_of_file
+
+    file = EvidenceFile(path)
+    why = why_refused(file, report_of_file(file)) if file.plan else "it has no run"
+    print(f"{path}: {f'{why}; run make evidence again' if why else 'ready to be sent'}")
+    return 1 if why else 0
 
 
 def is_left_to_pytest(words: Sequence[str]) -> bool:
@@ -350,10 +369,10 @@ def run_pytest(
 def write_pages(file: EvidenceFile) -> None:
     """Writes the page beside a file that is kept, and the index of the folder `results`."""
     # After the tests, as it imports what draws the pages.
-    from prooflops.suite.evidence import page
+    from prooflops.suite.evidence import gallery, page
 
     if file.path.resolve().parent == RESULTS:
-        page.write_index(file.path.parent)
+        gallery.write_gallery(file.path.parent)
     elif ROOT / ".prooflops" not in file.path.resolve().parents:
         page.write(file)
 

@@ -159,7 +159,10 @@ class EvidenceFile(Rows):
         found: list[dict[str, Any]] = []
         for line in self.lines():
             with suppress(ValueError):
-                found.append(json.loads(line))
+                row = json.loads(line)
+                # A file of something else may have lines of JSON, too.
+                if isinstance(row, dict) and "event" in row:
+                    found.append(row)
         return [row for row in found if event in ("", row["event"])]
 
 

@@ -1,31 +1,18 @@
-"""The pages about one file of evidence, made of that file alone, and the index of a folder."""
+"""The pages about one file of evidence, made of that file alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
-from prooflops.suite.page import delivery
 from prooflops.suite.page.page import page_of
 from prooflops.suite.page.run_report import RunReport
-from prooflops.suite.page.tables import best_products, memory_stream
-from prooflops.suite.verdicts import VERDICTS
-from prooflops_gate.console.tables import many, markdown_table
+from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import write_atomically
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section, literal
-
-INDEX_DTYPES = ("fp32", "bf16", "fp8_e4m3")
-MACHINE = ("name", "driver", "torch", "python")
-HEAD = """# Evidence
-
-`make evidence` writes one file per run, `<name>.jsonl`, pages about it, and this index. Put a file
-that was collected elsewhere here, and `make evidence ARGS=--index` writes its pages.
-docs/how-to/validate.md says what the lines are.
-"""
 
 
 def write(file: EvidenceFile) -> RunReport:
@@ -87,31 +74,3 @@ def tests_section(file: EvidenceFile) -> Section:
         is_folded=True,
         absent="None is red.",
     )
-
-
-def write_index(folder: Path) -> None:
-    """Writes the pages of a folder's files, and its README.md with a row per file."""
-    head = ["evidence", "device", *MACHINE[1:], "pace", "verdict", "tests run", "red"]
-    head += [*VERDICTS, *(f"best {dtype}" for dtype in INDEX_DTYPES), "best memory"]
-    files = [EvidenceFile(path) for path in sorted(folder.glob("*.jsonl"))]
-    rows = [index_row(file) for file in files if file.plan]
-    text = "\n".join([HEAD, *markdown_table([head, *rows])]) + "\n"
-    write_atomically(folder / "README.md", text)
-
-
-def index_row(file: EvidenceFile) -> list[str]:
-    report, name, ended = write(file), file.path.stem, file.ended()
-    best = best_products(report.benchmarks)
-    stream = memory_stream(report.benchmarks)
-    red = sum(row["status"] in RED_STATUSES for row in ended.values())
-    return [
-        f"[{name}]({name}.md)",
-        *(str(report.machine.get(key) or "-") for key in MACHINE),
-        report.pace,
-        delivery.answer(report.benchmarks)[0].word,
-        f"{len(ended)} of {len(file.plan['tests'])}",
-        str(red),
-        *(str(report.counts[word] or "·") for word in VERDICTS),
-        *(best[dtype].rate_text if dtype in best else "-" for dtype in INDEX_DTYPES),
-        stream.rate_text if stream else "-",
-    ]

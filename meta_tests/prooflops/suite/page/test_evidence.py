@@ -7,16 +7,22 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.contradictions import contradictions
+from prooflops.suite.evidence.__main__ import main
 from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.evidence.gallery import gallery, why_refused
 from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops.suite.evidence.results import registry_here
 from prooflops.suite.page import delivery
 from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.page import headline
+from prooflops.timing import METHOD
 from prooflops_gate.page.escape import markdown_text
 from prooflops_gate.page.markdown import markdown
 
-KEPT = sorted((ROOT / "results").glob("*.jsonl"))
+SENT = sorted((ROOT / "results").glob("*.jsonl"))
+GALLERY = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+# One that was just sent has no page yet.
+KEPT = [path for path in SENT if f"({path.stem}.md)" in GALLERY]
 # A page repeats the registry below this heading, as it was when the page was written.
 OF_THE_REGISTRY = "## Claims"
 
@@ -54,6 +60,43 @@ def test_a_kept_page_says_what_its_evidence_says(kept):
     assert written.partition(OF_THE_REGISTRY)[0] == before, (
         "write it anew: make evidence ARGS=--index"
     )
+
+
+def test_the_gallery_says_what_its_evidence_says_and_takes_what_was_just_sent():
+    runs = {path: (EvidenceFile(path), report_of_file(EvidenceFile(path))) for path in SENT}
+    stale = "write it anew: make evidence ARGS=--index"
+    assert gallery([runs[path] for path in KEPT]) == GALLERY, stale
+    refused = {path.name: why_refused(*runs[path]) for path in SENT if path not in KEPT}
+    assert not any(refused.values()), refused
+
+
+@pytest.mark.parametrize(
+    ("method", "left", "why"),
+    [
+        (METHOD, 0, ""),
+        (METHOD - 1, 0, f"measured by method {METHOD - 1}, and today's method is {METHOD}"),
+        (METHOD, 1, "a part of a run: 1 of 1561 tests have not run yet"),
+    ],
+)
+def test_the_gallery_takes_a_whole_run_by_todays_method(tmp_path, h200, method, left, why):
+    (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines) if line.startswith('{"event": "end"')]
+    for number in ends[:left]:
+        lines[number] = ""
+    sent = tmp_path / "sent.jsonl"
+    sent.write_text("".join(lines), encoding="utf-8")
+    benchmarks = [replace(each, info={**each.info, "method": method}) for each in h200.benchmarks]
+    found = why_refused(EvidenceFile(sent), replace(h200, benchmarks=tuple(benchmarks)))
+    assert why in found if why else found == ""
+
+
+@pytest.mark.parametrize("text", [None, "# No run\n", "[1,\n2\n]\n", '{"event": "slice"}\n'])
+def test_the_check_of_a_file_without_a_run_says_so(tmp_path, capsys, text):
+    if text is not None:
+        (tmp_path / "sent.jsonl").write_text(text)
+    assert main(["--check", str(tmp_path / "sent.jsonl")]) == 1
+    assert "sent.jsonl: it has no run; run make evidence again" in capsys.readouterr().out
 
 
 def test_a_page_has_the_whole_text_of_each_claim_and_those_younger_than_its_run(kept):
