@@ -131,7 +131,7 @@ def fits_of_sizes(
     Sizes up to `ceiling` are tried. Cards for which torch chooses the same kernels share
     predictions.
     """
-    predictions = _Predictions(predict)
+    predictions = Predictions(predict)
     found = []
     for card in cards:
         ways = predictions.of(card, size)
@@ -147,7 +147,7 @@ def fits_of_sizes(
     return found
 
 
-class _Predictions:
+class Predictions:
     """The step predicted for kinds of cards and sizes, each once."""
 
     def __init__(self, predict: Predict) -> None:
@@ -181,7 +181,7 @@ def _reserved(ways: Iterable[PredictedMemory]) -> int:
     return max(held.reserved_peak_bytes or 0 for held in ways)
 
 
-def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: int) -> int:
+def _largest(predictions: Predictions, card: Accelerator, size: int, ceiling: int) -> int:
     """The largest size that fits, which and whose successor are predicted."""
     usable = _usable(card)
 

@@ -23,13 +23,16 @@ from prooflops.memory.copies import Copies
 from prooflops.memory.cuda.choices import CHOICES, choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.memory.cuda.workspaces import Workspaces
-from prooflops.memory.ledger import Ledger
+from prooflops.memory.ledger import Ledger, Storage
 from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
-from prooflops.memory.replay import PredictedBytes, fits_into, replay
+from prooflops.memory.replay import PredictedBytes, Requests, replay
 from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
 
 PREDICTED_DEVICES = ("cpu", "cuda")
+# The first stage of ZeRO that shards a class of a training step.
+SHARDED_FROM_STAGE = {"optimizer state": 1, "gradients": 2, "parameters": 3}
+UNSHARDED = max(SHARDED_FROM_STAGE.values()) + 1
 
 
 class PredictedMemory(Phases[PredictedBytes]):
@@ -84,12 +87,28 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
-        """Whether torch's allocator gets through the block on CUDA with so much memory.
+        """Whether torch's allocator gets through the block on CUDA with so much memory."""
+        return self.requests().fits_into(capacity_bytes)
 
-        Segments are returned to the driver and requested again where that makes room.
+    def requests(self, devices: int = 1, zero_stage: int = 0) -> Requests:
+        """The requests of the block, with each storage of the model state sharded over `devices`.
+
+        What an optimizer allocates in its step follows its shard. Not modelled: the layers that
+        stages 2 and 3 store whole while at work, and buffers of communication.
         """
         self._known()
-        return fits_into(self._ledger, capacity_bytes)
+        ledger = self._ledger
+        classes = [*(self._classes.get(name, name) for name in ledger.phase_names), ""]
+
+        def size_of(storage: Storage) -> int:
+            in_class = storage.class_name or classes[storage.phase]
+            # What a backward pass frees is no gradient yet.
+            is_kept = not storage.is_temporary or in_class == "optimizer state"
+            is_sharded = is_kept and zero_stage >= SHARDED_FROM_STAGE.get(in_class, UNSHARDED)
+            return -(-storage.size // devices) if is_sharded else storage.size
+
+        events = ledger.events[: ledger.phase_ends[-1]]
+        return Requests(events, [size_of(storage) for storage in ledger.storages])
 
     @property
     def charged_peak_bytes(self) -> int | None:

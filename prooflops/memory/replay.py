@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -58,16 +58,16 @@ class PredictedBytes(PhaseBytes):
 class Replayed:
     """Storages as they come and go, and the blocks of an allocator that they lie in."""
 
-    def __init__(self, ledger: Ledger, allocator: CachingAllocator | None) -> None:
+    def __init__(self, sizes: Sequence[int], allocator: CachingAllocator | None) -> None:
         self.live_bytes = 0
         self.held: set[int] = set()
-        self._ledger = ledger
+        self._sizes = sizes
         self._allocator = allocator
         self._blocks: dict[int, Block | None] = {}
 
     def follow(self, event: Event) -> None:
         """Raises OutOfMemory where the allocator has a capacity that is exceeded."""
-        size = self._ledger.storages[event.storage].size
+        size = self._sizes[event.storage]
         if event.is_allocated:
             self.held.add(event.storage)
             self.live_bytes += size
@@ -173,7 +173,7 @@ def replay(
     Raises OutOfMemory where the allocator has a capacity that the block exceeds.
     """
     descriptions = Descriptions(ledger, classes, modules)
-    states = Replayed(ledger, allocator)
+    states = Replayed([storage.size for storage in ledger.storages], allocator)
     phases: list[PredictedBytes] = []
     start = 0
     for end in ledger.phase_ends:
@@ -204,15 +204,35 @@ def replay(
     return phases
 
 
-def fits_into(ledger: Ledger, capacity_bytes: int) -> bool:
-    """Whether torch's allocator gets through all phases with so much memory.
-
-    Segments are returned to the driver and requested again where that makes room.
+@dataclass(frozen=True)
+class Requests:
+    """What a block requests of CUDA's caching allocator and frees, in order, and the bytes of each
+    storage.
     """
-    states = Replayed(ledger, CachingAllocator(capacity_bytes))
-    try:
-        for event in ledger.events[: ledger.phase_ends[-1]]:
+
+    events: Sequence[Event]
+    sizes: Sequence[int]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that `torch.cuda.memory_reserved` will read where memory is no limit."""
+        allocator = CachingAllocator()
+        self._replay(allocator)
+        # Nothing is returned to the driver.
+        return allocator.reserved_bytes
+
+    def fits_into(self, capacity_bytes: int) -> bool:
+        """Whether torch's allocator gets through all phases with so much memory.
+
+        Segments are returned to the driver and requested again where that makes room.
+        """
+        try:
+            self._replay(CachingAllocator(capacity_bytes))
+        except OutOfMemory:
+            return False
+        return True
+
+    def _replay(self, allocator: CachingAllocator) -> None:
+        states = Replayed(self.sizes, allocator)
+        for event in self.events:
             states.follow(event)
-    except OutOfMemory:
-        return False
-    return True

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
 from prooflops.memory import Fit, PredictedMemory
-from prooflops.memory.fits import Capability, fits_of_sizes
+from prooflops.memory.fits import Capability, Predictions, fits_of_sizes
 from prooflops.memory.search import LARGEST_TRIED
 from prooflops.model.factory import error_text
 from prooflops.model.largest import default_of, of_size
 from prooflops.model.progress import Stages
+from prooflops.model.remedy import Remedy, remedy_of
 from prooflops.model.training import Training, choices_of
 from prooflops.model.user_model import Instance, UserModel
 
@@ -44,6 +45,18 @@ class FitRow:
     training: str
     fit: Fit
     largest: Mapping[str, int]
+    # The cheapest change with which it fits: None where it does, or where no change suffices.
+    remedy: Remedy | None = None
+
+    @property
+    def answer(self) -> str:
+        """Whether the step fits, the largest sizes that do, and else what makes it fit."""
+        found = [f"largest {name} {size:,}" for name, size in self.largest.items() if size]
+        if self.fit.fits:
+            verdict = "fits" if self.fit.spare_bytes >= 0 else "fits, emptying the cache"
+            return "; ".join([verdict, *found])
+        why = "may fit" if self.fit.may_fit else "does not fit"
+        return "; ".join([why, *found, str(self.remedy or "no change suffices")])
 
     @property
     def has_changes(self) -> bool:
@@ -82,14 +95,22 @@ def fits_of(
         return Fits((), arguments, ("not predicted: compiled",))
     rows: list[FitRow] = []
     remarks = []
-    for training in choices_of(instance) if choices else (Training(),):
-        search = _Search(user_model, instance, training, stages or Stages(lambda _: None))
+    stages = stages or Stages(lambda _: None)
+    searches = [
+        _Search(user_model, instance, training, stages) for training in choices_of(instance)
+    ]
+    for search in searches if choices else searches[:1]:
         try:
             rows += search.rows(arguments, cards, ceilings or {})
         except Exception as error:
             # The user's code may do anything with a tensor without values.
-            of_what = f"{training.name}: " if choices else ""
+            of_what = f"{search.training.name}: " if choices else ""
             remarks.append(f"{of_what}not predicted: {error_text(error)}")
+    as_it_is = [row for row in rows if not row.has_changes]
+    for place, card in enumerate(cards[: len(as_it_is)]):
+        if not rows[place].fit.fits:
+            ways = {search.training: partial(search.ways, card) for search in searches}
+            rows[place] = replace(rows[place], remedy=remedy_of(ways, rows[place].fit.usable_bytes))
     return Fits(tuple(rows), tuple(arguments), tuple(remarks))
 
 
@@ -102,6 +123,10 @@ class _Search:
     training: Training
     stages: Stages
     as_built: dict[tuple[Any, ...], PredictedMemory] = field(default_factory=dict)
+
+    def ways(self, card: Accelerator) -> tuple[PredictedMemory, ...]:
+        """The step as the factory gives it, as each torch of `Predictions` runs it on the card."""
+        return Predictions(partial(self.predict, "")).of(card, 1)
 
     def rows(
         self,

@@ -64,6 +64,40 @@ def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more():
     assert batch["bf16, 8-bit AdamW, layers recomputed"] > 3 * batch["as it is"]
 
 
+REMEDIES = {
+    "layers recomputed": lambda: layered(batch=300),
+    "in bf16": wide,
+    "8-bit AdamW": lambda: (nn.Linear(WIDTH, 50_000, bias=False).bfloat16(), wide()[1].bfloat16()),
+}
+
+
+@pytest.mark.parametrize("training", REMEDIES)
+def test_the_cheapest_change_that_suffices_is_named_with_its_bytes(training):
+    model, card = UserModel("", REMEDIES[training], CPU), [device_called("T4")]
+    instance = model.build_without_values()
+    [row] = fits_of(model, instance, (), card).rows
+    assert not row.fit.fits
+    assert (row.remedy.training, row.remedy.devices) == (training, 1)
+    every = fits_of(model, instance, (), card, choices=True).rows
+    [chosen] = [each.fit for each in every if each.training == training]
+    assert chosen.fits
+    assert chosen.reserved_bytes == row.remedy.reserved_bytes
+    assert f"does not fit; fits with {training}: " in row.answer
+
+
+def test_cards_that_share_the_state_are_the_fewest_and_their_bytes_a_bound():
+    width = 120_000
+    model = UserModel("", lambda: (nn.Linear(width, width, bias=False), torch.ones(1, width)), CPU)
+    [row] = fits_of(model, model.build_without_values(), (), [device_called("T4")]).rows
+    remedy, usable = row.remedy, row.fit.usable_bytes
+    state = 16 * width**2
+    assert remedy.zero_stage == 3, "of one matrix the parameters alone are too large"
+    assert state / remedy.devices < remedy.reserved_bytes <= usable
+    # AdamW's temporaries are another four bytes a parameter.
+    assert (state + 4 * width**2) / (remedy.devices // 2) > usable
+    assert row.answer.startswith("does not fit; fits with ZeRO stage 3 on 32 cards: at least ")
+
+
 def test_the_longest_sequence_fits_up_to_its_ceiling():
     model = UserModel("layered", layered, CPU)
     card = (device_called("T4"),)

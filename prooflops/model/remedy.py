@@ -1,0 +1,64 @@
+"""The cheapest change with which a step fits on a card: another training, or several cards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from accounting.units import with_unit
+from prooflops.memory import PredictedMemory
+from prooflops.memory.prediction import UNSHARDED
+from prooflops.model.training import Training
+
+MOST_DEVICES_LOG2 = 10
+# The step as this torch runs it, and as one that composes nothing; predicted when it is asked for.
+Ways = Callable[[], tuple[PredictedMemory, ...]]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change with which a step fits on a card: another training, or shards on several cards.
+
+    Sharded bytes are at least these: gathered layers and buffers of communication are not modelled.
+    """
+
+    training: str
+    reserved_bytes: int
+    devices: int = 1
+    zero_stage: int = 0
+
+    def __str__(self) -> str:
+        how = [f"ZeRO stage {self.zero_stage} on {self.devices:,} cards"] if self.zero_stage else []
+        if self.training != Training.name:
+            how.append(self.training)
+        bound = "at least " if self.zero_stage else ""
+        return f"fits with {', '.join(how)}: {bound}{with_unit(self.reserved_bytes, 'B')}"
+
+
+def remedy_of(trainings: Mapping[Training, Ways], usable_bytes: int) -> Remedy | None:
+    """The first change that makes the step fit, in the order of what it costs; each is predicted.
+
+    The first training is the step as it is. Those that save memory come next, then the fewest cards
+    that share its state: without and then with layers recomputed, at the lowest stage of ZeRO.
+    """
+    shared = []
+    for training, ways in trainings.items():
+        if not training.saves_memory:
+            continue
+        try:
+            predicted = ways()
+        except Exception:
+            # Not every model has layers to recompute, or accepts another dtype.
+            continue
+        reserved = max(held.reserved_peak_bytes or 0 for held in predicted)
+        if all(held.fits_into(usable_bytes) for held in predicted):
+            return Remedy(training.name, reserved)
+        if not training.is_8bit and training.dtype is None:
+            shared.append((training, predicted[0]))
+    for exponent in range(1, MOST_DEVICES_LOG2 + 1):
+        for training, held in shared:
+            for stage in range(1, UNSHARDED):
+                requests = held.requests(2**exponent, stage)
+                if requests.fits_into(usable_bytes):
+                    return Remedy(training.name, requests.reserved_bytes, 2**exponent, stage)
+    return None
