@@ -1,4 +1,4 @@
-"""The commands that a run prints: the one that was given, and the one that goes on with it."""
+"""The commands that a run prints: the one given, one row of it again, and how to go on."""
 
 from __future__ import annotations
 
@@ -12,41 +12,69 @@ from prooflops.suite_root import SUITE_PATHS
 PYTEST, RUNNER, MAKE = "pytest", "python -m prooflops.suite.evidence", "make validate"
 # Set by the Makefile: its target, and ARGS.
 MADE = "PROOFLOPS_MADE"
+OUT = "--out"
+ROOMS = ("bench", "test_claims")
 
 
 def command_of(launcher: str, words: Sequence[str]) -> str:
     """The launcher with these arguments, each path behind a `=`.
 
-    Pytest takes an existing folder in `--report DIR` for the place of the tests.
+    Pytest takes an existing folder in `--report DIR` for the place of the tests. The file of
+    `--out` is left out: once that run is complete, it takes no other.
 
     >>> command_of("pytest", ["--report", "a b", "-k", "x"])
     "pytest '--report=a b' -k x"
-    >>> command_of("make validate", ["--claim", "flops"])
-    "make validate ARGS='--claim flops'"
+    >>> command_of("make validate", ["--claim", "flops", "--out", "h200.jsonl"])
+    'make validate ARGS="--claim flops"'
     """
     joined = shlex.join(_joined(words))
     if not joined:
         return launcher
     if launcher.startswith("make "):
-        return f"{launcher} ARGS={shlex.quote(joined.replace('$', '$$'))}"
+        quoted = shlex.quote(joined.replace("$", "$$"))
+        if "'" in quoted and not {*joined} & {*'"$`\\!'}:
+            quoted = f'"{joined}"'
+        return f"{launcher} ARGS={quoted}"
     return f"{launcher} {joined}"
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
     left = iter(words)
     for word in left:
-        path = next(left, None) if word in SUITE_PATHS else None
-        yield word if path is None else f"{word}={path}"
+        name, _, path = word.partition("=")
+        if name in (OUT, *SUITE_PATHS):
+            path = path or next(left, "")
+            if name != OUT or Path(path).is_dir():
+                yield f"{name}={path}"
+        else:
+            yield word
 
 
 def given(arguments: Sequence[str]) -> str:
     """The command that started the runner in this process."""
     target, _, words = os.environ.get(MADE, "").partition(" ")
-    return (
-        command_of(f"make {target}", shlex.split(words))
-        if target
-        else command_of(RUNNER, arguments)
-    )
+    if target:
+        return command_of(f"make {target}", shlex.split(words))
+    return command_of(RUNNER, arguments)
+
+
+def of_tests(command: str, tests: Sequence[str]) -> str:
+    """The command with its options, but for these tests instead of its own.
+
+    >>> print(of_tests('make evidence ARGS="--quick --floor fp32=0.9 bench"', ["bench/a.py::a[b]"]))
+    make validate ARGS="--quick --floor fp32=0.9 'bench/a.py::a[b]'"
+    >>> of_tests("pytest --quick", ["bench/a.py::a"])
+    'pytest --quick bench/a.py::a'
+    """
+    launcher, *words = shlex.split(command)
+    if launcher == "make":
+        # Not "make evidence", which keeps a run in results/.
+        launcher, given_words = MAKE, "".join(words[1:]).removeprefix("ARGS=")
+        words = shlex.split(given_words.replace("$$", "$"))
+    elif launcher != PYTEST:
+        launcher, words = RUNNER, words[2:]
+    kept = [word for word in words if not word.startswith(ROOMS)]
+    return command_of(launcher, [*kept, *tests])
 
 
 def going_on(path: Path) -> str:

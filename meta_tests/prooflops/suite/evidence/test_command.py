@@ -2,8 +2,10 @@
 
 import fcntl
 import json
+import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -234,7 +236,7 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
             "python -m prooflops.suite.evidence --claim flops",
             "python -m prooflops.suite.evidence",
         ),
-        ("validate --claim flops", "make validate ARGS='--claim flops'", "make validate ARGS="),
+        ("validate --claim flops", 'make validate ARGS="--claim flops"', "make validate ARGS="),
         ("evidence ", "make evidence", "make validate ARGS="),
     ],
 )
@@ -242,6 +244,25 @@ def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, goe
     monkeypatch.setenv("PROOFLOPS_MADE", made)
     assert commands.given(["--claim", "flops"]) == repeated
     assert commands.going_on(Path("a.jsonl")).startswith(f"to go on: {goes_on}")
+
+
+def test_the_printed_command_of_a_finished_run_runs_as_it_stands(tmp_path):
+    house = new_house(tmp_path / "a house")
+    house.claim("demo.holds")
+    house.test('@pytest.mark.claim("demo.holds")\ndef test_first(): ...')
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    out = str(tmp_path / "run.jsonl")
+    output, _ = call(house, "--out", out, "--device=cpu", "-n0", PATH=path).communicate()
+    command = re.search("^repeat it: (.*)", output, re.MULTILINE)[1]
+    again = subprocess.run(
+        shlex.split(command),
+        cwd=house.root,
+        env=child_environment(PATH=path),
+        capture_output=True,
+        text=True,
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.splitlines()[-2] == "1 claim: 1 holds"
 
 
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
@@ -260,7 +281,7 @@ def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     assert "part of a run: interrupted, after 1 of 2 tests" in output
     last = output.splitlines()[-1]
     assert last == f"to go on: python -m prooflops.suite.evidence --resume {file.path}"
-    given = f"--timeout 8 --out {file.path} {' '.join(options)}"
+    given = f"--timeout 8 {' '.join(options)}"
     assert f"repeat it: python -m prooflops.suite.evidence {given}" in output
     assert file.rows("over")[-1]["stopped"] == "interrupted"
     assert [*file.ended()] == ["test_claims/test_demo.py::test_first"]
