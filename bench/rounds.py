@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+from prooflops.reasons import TOO_SLOW
+
 # Five have no interval of 95 %.
 FEWEST_ROUNDS = 6
 # The largest change of the median at which a warm-up is over.
@@ -35,8 +37,8 @@ def no_progress(text: str, ahead_s: float = 0.0) -> None:
 
 
 def skip_as_too_slow(why: str) -> NoReturn:
-    """Skips a benchmark whose calls take longer than its time; the report counts these apart."""
-    pytest.skip(f"too slow here: {why}")
+    """Skips a benchmark whose calls take longer than its time."""
+    pytest.skip(f"{TOO_SLOW}: {why}")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.checks import in_fp64
 from bench.rounds import Pace, Progress
 from prooflops import counted, timing
+from prooflops.reasons import NO_BANDWIDTH
 
 SCALAR = 3.0
 # An array's size in last-level caches: STREAM's rule.
@@ -141,8 +142,8 @@ def memory_size(
     multiple = size / known
     if multiple <= 1:
         pytest.skip(
-            f"memory bandwidth was not measured: arrays of {size / 2**20:.0f} MiB, the longest for "
-            f"the free memory, fit the last-level cache of {known / 2**20:.0f} MiB"
+            f"{NO_BANDWIDTH}: arrays of {size / 2**20:.0f} MiB, the longest for the free memory, "
+            f"fit the last-level cache of {known / 2**20:.0f} MiB"
         )
     label = "" if multiple >= wanted_multiple(device) else f"arrays of {multiple:.2g} caches"
     return Size(size // 4, MEMORY, multiple, label)

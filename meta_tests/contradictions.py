@@ -2,10 +2,10 @@
 
 import re
 
-from prooflops.suite.page import delivery
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.reconciled import FEW_LAUNCHES, LEAST_SHARE_OF_A_ROOF
 from prooflops.suite.page.tables import best_products
+from prooflops.suite.peaks import DERIVED
 
 ROUNDING = 1e-6
 # A figure and the rate of its row are computed apart.
@@ -14,7 +14,7 @@ SAME_FIGURE = 0.006
 
 def contradictions(report):
     """What the report of a run concludes against its own figures."""
-    checks = (_shares, _figures, _best_rates, _ceilings, _roofs, _caches)
+    checks = (_shares, _figures, _peaks, _best_rates, _ceilings, _roofs, _caches)
     return [said for check in checks for said in check(report)]
 
 
@@ -26,7 +26,7 @@ def _shares(report):
 
 def _figures(report):
     """A figure is one row's, and is compared with one floor."""
-    for figure in delivery.figures(report.benchmarks):
+    for figure in report.figures:
         entry = figure.entry
         value = entry["value"]
         if figure.met and not figure.floor.is_met(entry["share"], entry.get("at_clock")):
@@ -38,6 +38,17 @@ def _figures(report):
         rate = figure.row.rate
         if rate and rate[1] == entry["unit"] and abs(rate[0] / value - 1) > SAME_FIGURE:
             yield f"{figure.name} is {value:.3g}, but its row {figure.row.name} has {rate[0]:.3g}"
+
+
+def _peaks(report):
+    """A dtype has one dense peak, at one clock."""
+    derived = report.peaks.get(DERIVED, {})
+    for figure in report.figures:
+        nominal = figure.entry.get("nominal")
+        peak = derived.get(figure.row.dtype)
+        is_of_peak = figure.floor and figure.floor.of == "peak"
+        if is_of_peak and nominal and peak and abs(nominal / peak - 1) > ROUNDING:
+            yield f"{figure.name} refers to a peak of {nominal:.3g}, the run has {peak:.3g}"
 
 
 def _best_rates(report):

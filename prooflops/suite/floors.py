@@ -184,14 +184,14 @@ class Floors:
     ) -> float | None:
         """The rate that a share is of, in FLOP/s or bytes per second; None if unknown.
 
-        `units_flop_per_s`: what all units did at the clock of the measurement, which is the peak of
-        a CPU without one on record.
+        `units_flop_per_s`: what all units did at the clock of the measurement. The higher of it and
+        of the peak at the first clock is that of a CPU without one on record.
         """
         if of == "peak":
             on_record = self.peaks.flop_per_s(dtype)
             if on_record or self.device.type != "cpu":
                 return on_record
-            return units_flop_per_s or machine.running_peak_flop_per_s(self.device, dtype)
+            return max(units_flop_per_s or 0.0, self.peaks.derived.get(dtype, 0.0)) or None
         if of == "bandwidth":
             return bandwidth_bytes_per_s(machine.accelerator(self.device))
         link = health.link(self.device) if of == "link" else {}
@@ -207,7 +207,7 @@ class Floors:
         """Why a figure cannot be compared."""
         if floor is None:
             return "no floor is known for it on this device"
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and floor.of == "peak":
             return machine.why_no_running_peak(dtype)
         return f"{NOMINAL[floor.of]} of this device is not on record"
 

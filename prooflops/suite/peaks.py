@@ -15,6 +15,8 @@ from prooflops.machine import device as machine
 from prooflops.suite.options import named_number
 from prooflops_gate.console.tables import engineering, share
 
+# The key of peaks that follow from a CPU's cores, FLOPs per clock and clock.
+DERIVED = "derived"
 # Beyond these the unit is wrong: 989 for 989e12, or 989e15.
 LEAST_FLOP_PER_S, LARGEST_FLOP_PER_S = 1e9, 1e17
 
@@ -63,18 +65,26 @@ class Peaks:
 
     @cached_property
     def derived(self) -> dict[str, float]:
-        """A CPU's peaks per dtype at the clock that runs, where its features tell them."""
+        """A CPU's peaks per dtype at the first clock, where its features tell them.
+
+        One that the user states counts instead.
+        """
         found = {
-            dtype: machine.running_peak_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES
+            dtype: machine.running_peak_flop_per_s(self.device, dtype)
+            for dtype in MATRIX_DTYPES
+            if dtype not in self.used
         }
         return {dtype: peak for dtype, peak in found.items() if peak}
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         """The peaks not from the vendor, by origin, for the record."""
-        return {"by --peak": self.used, "derived": self.derived}
+        return {"by --peak": self.used, DERIVED: self.derived}
 
     def headline(self) -> list[str]:
-        """Header lines: the user's peaks, unused ones, and a CPU's derived ones."""
+        """Header lines: the user's peaks and unused ones.
+
+        A CPU's own follow from a clock, which the end of the run names with them.
+        """
 
         def listed(peaks: Mapping[str, float]) -> str:
             return ", ".join(
@@ -85,7 +95,6 @@ class Peaks:
         found = {
             "dense peak by --peak": self.used,
             "--peak not used, as the vendor's is on record": unused,
-            "dense peak by cores x FLOP per clock x the clock at the start": self.derived,
         }
         return [f"{origin}: {listed(peaks)}" for origin, peaks in found.items() if peaks]
 
@@ -100,12 +109,8 @@ def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, flo
     if extra["mfu"] is not None:
         stated = extra.get("peak_flop_per_s") in peaks.get("by --peak", {}).values()
         return share(extra["mfu"], "-") + (" (--peak)" if stated else "")
-    if extra.get("share_at_clock"):
-        # A CPU's clock differs from moment to moment: that of the row counts.
-        clock = engineering(1e6 * extra["clock_mhz"], "Hz") if extra.get("clock_mhz") else "clock"
-        return f"{share(extra['share_at_clock'], '-')} ({clock})"
-    bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
-    return f"{share(rate / bound, '-')} (clock)" if bound and rate else "no peak on record"
+    bound, rate = peaks.get(DERIVED, {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
+    return share(rate / bound, "-") if bound and rate else "no peak on record"
 
 
 def published_mfu_text() -> str:

@@ -91,7 +91,8 @@ def _headline(headline: Headline, anchors: Collection[str]) -> Iterator[str]:
     if headline.facts:
         yield f'<p class="facts-line">{escaped(" · ".join(headline.facts))}</p>'
     if headline.command:
-        yield f'<p class="repeat">Repeat it: <code>{escaped(headline.command)}</code></p>'
+        command = f"<code>{escaped(headline.command)}</code>"
+        yield f'<p class="repeat">{escaped(headline.advice)}: {command}</p>'
     yield "</div>"
 
 

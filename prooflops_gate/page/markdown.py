@@ -46,7 +46,7 @@ def _headline(headline: Headline) -> Iterator[str]:
     yield from (f"**{markdown_text(headline.mark.word)}**{text}", "")
     yield from (markdown_text(" · ".join(headline.facts)), "")
     if headline.command:
-        yield from (f"Repeat it: `{visible(headline.command)}`", "")
+        yield from (f"{headline.advice}: `{visible(headline.command)}`", "")
 
 
 def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:

@@ -75,12 +75,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first screen's answer: a word in a colour, of what and why, and how to repeat it."""
+    """The first screen's answer: a word in a colour, of what and why, and the next command."""
 
     mark: Mark
     text: str
     facts: Sequence[str] = ()
     command: str = ""
+    advice: str = "Repeat it"  # what the command is for
 
     @property
     def sentence(self) -> str:

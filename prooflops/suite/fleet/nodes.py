@@ -85,14 +85,15 @@ class NodeRun:
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
         rows = reconciled(map(Measurement.of, record["benchmarks"]))
         timings = {x.fullname: Timing.of(x) for x in rows if _is_compared(x, contended)}
+        figures = tuple(delivery.figures(rows))
         return cls(
             node=f"{host} {card}".strip(),
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
             software={name: str(fingerprint.get(name) or "") for name in SOFTWARE},
             timings=timings,
-            figures=tuple(delivery.figures(rows)),
-            answer=delivery.answer(rows)[0].word,
+            figures=figures,
+            answer=delivery.answer(figures, rows)[0].word,
             # Records repeat these strings, and anything but a string raises TypeError.
             verdicts={intern(x["id"]): intern(x["verdict"]) for x in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ours.get("selection") or ""),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounting.devices.floors import GROUPS, Floor, compared, shown
+from prooflops.suite.commands import of_tests
 from prooflops.suite.page.measurement import Measurement
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
@@ -52,6 +53,8 @@ SAME_FIGURE = 1e-3
 NO_CAUSE = "this machine shows no cause"
 NOT_COMPARED = "no floor of its figures is known"
 LOWER_BOUNDS = "rates are lower bounds"
+GUEST = "another guest"
+REPEAT = "Repeat it"
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,27 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
     return Floor(**{**entry, "healthy": healthy})
 
 
-def answer(benchmarks: Sequence[Measurement]) -> tuple[Mark, str]:
+def answer(found: Sequence[Figure], benchmarks: Sequence[Measurement]) -> tuple[Mark, str]:
     """The one answer of a run: a word, and the figures or the reason behind it."""
-    return verdict(figures(benchmarks), disturbance(benchmarks))
+    return verdict(found, disturbance(benchmarks))
+
+
+def next_step(
+    mark: Mark, found: Sequence[Figure], disturbance: str, command: str
+) -> tuple[str, str]:
+    """What to do after this answer, and the command that does it; `command` began the run."""
+    below = [each.row.fullname for each in found if each.met is False and each.row]
+    beside = disturbance or next((each.beside for each in found if each.beside), "")
+    if mark is REACHES:
+        return REPEAT, command
+    if below:
+        return "Measure again what is below its floor", of_tests(command, below)
+    if beside:
+        where = "on a dedicated machine" if beside.startswith(GUEST) else "without the other work"
+        return f"For full rates, repeat it {where}", command
+    if found:
+        return "State a floor (--floor) or a dense peak (--peak), and repeat it", command
+    return "Run all benchmarks", of_tests(command, ["bench"])
 
 
 def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
@@ -184,9 +205,10 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
         return UNKNOWN, NOT_COMPARED if found else "no benchmark with a floor ran"
     lower = sum(each.is_below_healthy for each in judged)
     without = len(found) - len(judged) - len(undecided)
+    none = f"none of {floors} could be judged"
     clauses = [
-        f"{len(judged)} of {floors} reached",
-        f"{len(undecided)} could not be judged" * bool(undecided),
+        f"{len(judged)} of {floors} reached" if judged else none,
+        f"{len(undecided)} could not be judged" * bool(judged and undecided),
         f"{lower} of them below the healthy range" * bool(lower),
         f"{many(without, 'figure')} without a floor" * bool(without),
     ]
@@ -223,12 +245,13 @@ def disturbance(benchmarks: Sequence[Measurement]) -> str:
     slowed = [bench for bench in benchmarks if bench.is_contended]
     if 2 * len(slowed) <= len(benchmarks):
         return ""
-    of_core = [bench.slowness for bench in slowed if bench.slowness > 1]
-    if 2 * len(of_core) > len(slowed):
-        share = f"{1 / max(of_core):.0%}"
-        return f"another guest shares these cores (at worst a core ran at {share} of its speed)"
-    reasons = (label.partition(": ")[2] for bench in slowed for label in bench.labels)
-    return f"other work took part ({next(filter(None, reasons), 'on this device')})"
+    of_guest = [bench for bench in slowed if bench.is_slowed_by_guest]
+    if 2 * len(of_guest) > len(slowed):
+        share = f"{1 / max(bench.slowness for bench in of_guest):.0%}"
+        return f"{GUEST} shares these cores (at worst a core ran at {share} of its speed)"
+    worst = max(slowed, key=lambda bench: bench.contention.get("others_cores") or 0.0)
+    reasons = [label.partition(": ")[2].partition("; ")[0] for label in worst.labels]
+    return f"other work took part (at worst: {next(filter(None, reasons), 'on this device')})"
 
 
 def why_short(figure: Figure) -> str:
@@ -270,7 +293,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
 
 def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     """Why it falls short, its floor, its row, and the clock that ran."""
-    floor = figure.floor
+    floor, entry = figure.floor, figure.entry
     if figure.met is False:
         yield why_short(figure)
     if floor is None:
@@ -279,6 +302,9 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         yield str(floor)
         if figure.is_below_healthy:
             yield "below the healthy range, within the margin"
+    if entry.get("clock_mhz"):
+        clock = engineering(1e6 * entry["clock_mhz"], "Hz")
+        yield f"the dense peak is {engineering(entry['nominal'], 'FLOP/s')} at {clock}"
     yield f"in `{row.name}`"
     yield from row.facts
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from accounting.devices import cpu_flops_per_cycle
+from prooflops.reasons import NO_BANDWIDTH
+from prooflops.suite.page.delivery import disturbance
 from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
@@ -16,8 +18,7 @@ from prooflops_gate.console.tables import engineering
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
-# How the reason begins of a stream whose arrays would fit the cache.
-NO_BANDWIDTH = "memory bandwidth was not measured"
+MARKED = "only a row that is worse than most is marked contended"
 # Families of whole training steps.
 TRAINING_STEPS = ("step", "mfu")
 USUAL_FLAGS = {
@@ -30,7 +31,7 @@ USUAL_FLAGS = {
 def sentence(report: RunReport) -> str:
     """The run in one sentence."""
     if not report.claims:
-        return f"{len(report.benchmarks)} benchmarks were measured; no claim was checked."
+        return "No claim was checked."
     counts = report.counts
     numbers = {
         "hold": counts["holds"],
@@ -89,12 +90,22 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         causes.update(found.keys())
         reasons = found | reasons
     for cause, number in causes.most_common():
-        example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
-        yield f"{number} of {len(benchmarks)} benchmarks: {cause}{example}"
+        listed = f"{number} of {len(benchmarks)} benchmarks"
+        if cause == CONTENDED and disturbance(benchmarks):
+            yield f"{listed} ran beside other work{_speeds(benchmarks)}; {MARKED}"
+        else:
+            example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
+            yield f"{listed}: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
         listed = f"{len(wide)} of {len(benchmarks)} benchmarks"
         yield f"{listed} spread too widely to conclude anything from them"
+
+
+def _speeds(benchmarks: Sequence[Measurement]) -> str:
+    """Between which shares of its speed the slowest core ran; empty where that is not known."""
+    shares = [1 / bench.slowness for bench in benchmarks if bench.slowness > 1]
+    return f", a core at {min(shares):.0%} to {max(shares):.0%} of its speed" if shares else ""
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -116,10 +127,9 @@ def _settings(report: RunReport) -> Iterable[str]:
         if key in flags and flags[key] != usual:
             yield f"{key} is {flags[key]}, not {usual} as usual"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
-        is_derived = any(bench.has("share_at_clock") for bench in report.benchmarks)
-        of = "the dense peak by its cores and clock, or of " if is_derived else ""
+        peak = "its cores x FLOPs per clock x clock, or of " * bool(report.clock_mhz)
         name = report.machine.get("name")
-        yield f"no vendor states a dense peak of {name}: shares are of {of}the own ceiling"
+        yield f"no vendor states a dense peak of {name}: shares are of {peak}the own ceiling"
 
 
 def limits(report: RunReport) -> list[str]:

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from prooflops_gate.console.tables import engineering
+from prooflops_gate.machine.contention import label_contention
 
 # Share of the median. A wider interquartile range or 95 % interval of the median allows no
 # conclusion.
@@ -101,6 +102,13 @@ class Measurement:
     def slowness(self) -> float:
         """How many times slower than alone the slowest core ran; 1 where that is not known."""
         return float(self.contention.get("slowness", 1.0))
+
+    @property
+    def is_slowed_by_guest(self) -> bool:
+        """Whether the core was slow and no process of this system explains that."""
+        unseen = {"others_cores": None, "involuntary_switches_per_s": None}
+        found = label_contention({**unseen, **self.contention, "steal": None})
+        return self.slowness > 1 and not found["contended"]
 
     @property
     def is_contended(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prooflops.machine import processor
+from prooflops.reasons import TOO_SLOW
 from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
@@ -20,6 +21,7 @@ from prooflops.suite.page.tables import (
     unmeasured_table,
 )
 from prooflops.suite.page.words import words_section
+from prooflops.suite.peaks import DERIVED
 from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
@@ -30,7 +32,6 @@ BARS = (
     "Each bar runs from 0 to the `dense peak` or the vendor's bandwidth, else to what it names. A "
     "line marks the `floor`, a band what healthy devices of this kind reach."
 )
-PEAKS = {"by --peak": "dense peaks by --peak", "derived": "dense peaks at the first clock"}
 FOOT = (
     "Formula, count and measurement side by side: each claim is settled by at least two of them. "
     "Beside this page lie the same in short as `.md`, and `verdicts.json` for programs."
@@ -43,8 +44,6 @@ FASTEST = (
     "Fastest round: what the chip does while its core has full speed. It is shown where no other "
     "work competed, and compared with nothing; all other rates are medians."
 )
-# How the reason of a benchmark begins whose calls take longer than its time allows.
-TOO_SLOW = "too slow here: "
 PREDICTIONS = (
     "FLOPs predict a ratio of times only where arithmetic limits both; intensities differ where "
     "an operator is counted by another convention."
@@ -58,7 +57,6 @@ SPREAD = (
 
 def page_of(report: RunReport) -> Page:
     """The page of a run. Its sections are always the same; one without data says so."""
-    figures = delivery.figures(report.benchmarks)
     kind = f"prooflops {report.version} · validation of one machine"
     return Page(
         title=str(report.machine.get("name")),
@@ -67,7 +65,7 @@ def page_of(report: RunReport) -> Page:
         lead=_lead(report),
         warnings=[f"A part of a run: {report.partial}."] if report.partial else [],
         sections=[
-            delivery_section(report, figures),
+            delivery_section(report),
             *claims.red_sections(report),
             Section("What limits this machine", remarks=highlights.limits(report),
                     anchor="limits", absent=ABSENT),
@@ -92,22 +90,25 @@ def page_of(report: RunReport) -> Page:
 
 def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
-    mark, text = delivery.answer(report.benchmarks)
-    has_figures = delivery.figures(report.benchmarks) or report.undecided_floors
-    if report.claims and not has_figures:
+    advice, command = delivery.REPEAT, report.command
+    if report.claims and not (report.figures or report.undecided_floors):
         mark, text = claims.answer(report.claims)
+    else:
+        beside = delivery.disturbance(report.benchmarks)
+        mark, text = delivery.verdict(report.figures, beside)
+        advice, command = delivery.next_step(mark, report.figures, beside, report.command)
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     if machine.get("device") == "cpu":
         memory = machine.get("memory_bytes")
         facts += [*processor.described(machine), binary(memory) if memory else ""]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
-    return Headline(mark, text, [fact for fact in facts if fact], report.command)
+    return Headline(mark, text, [fact for fact in facts if fact], command, advice)
 
 
 def _lead(report: RunReport) -> list[str]:
     """The claims in a sentence, what was stated and stays open, then what is red."""
-    lines = [highlights.sentence(report), *too_slow(report), *undecided(report)]
+    lines = [highlights.sentence(report), *measured(report), *undecided(report)]
     failing = report.with_verdicts("FAILS")
     if failing:
         named = ", ".join(f"`{each.id}`" for each in failing)
@@ -121,13 +122,15 @@ def _lead(report: RunReport) -> list[str]:
     return lines
 
 
-def too_slow(report: RunReport) -> list[str]:
-    """How many benchmarks have no figure because this machine was too slow for their time."""
+def measured(report: RunReport) -> list[str]:
+    """How many benchmarks were measured, where some were too slow or nothing else is counted."""
     slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
-    measured = len(report.benchmarks)
-    all_of = many(measured + slow, "benchmark")
-    too_long = f"calls of the other {slow} take longer here than this run allows"
-    return [f"{measured} of {all_of} were measured; {too_long}."] if slow else []
+    number = len(report.benchmarks)
+    if slow:
+        all_of = many(number + slow, "benchmark")
+        too_long = f"the other {slow} take longer here than it allows"
+        return [f"This run measured {number} of {all_of}; {too_long}."]
+    return [] if report.claims else [f"This run measured {many(number, 'benchmark')}."]
 
 
 def undecided(report: RunReport) -> list[str]:
@@ -138,13 +141,13 @@ def undecided(report: RunReport) -> list[str]:
     ]
 
 
-def delivery_section(report: RunReport, figures: list[delivery.Figure]) -> Section:
+def delivery_section(report: RunReport) -> Section:
     """A bar for each figure, with this machine's history where there is one."""
     histories = {each.name: each.times_s for each in report.trends}
     return Section(
         "Does it deliver?",
-        bars=delivery.bars(figures, histories),
-        answer=BARS if figures else "",
+        bars=delivery.bars(report.figures, histories),
+        answer=BARS if report.figures else "",
         anchor="delivers",
         absent="No benchmark with a floor ran.",
     )
@@ -215,9 +218,10 @@ def _facts(report: RunReport) -> dict[str, Any]:
     memory = report.machine.get("memory_bytes")
     facts["memory"] = binary(memory) if memory else ""
     facts["caches"] = {level: binary(size) for level, size in report.caches.items()}
-    for whose, peaks in report.peaks.items():
+    at = engineering(1e6 * report.clock_mhz, "Hz") if report.clock_mhz else "the first clock"
+    for origin, peaks in report.peaks.items():
         listed = {dtype: engineering(peak, "FLOP/s") for dtype, peak in peaks.items()}
-        facts[PEAKS.get(whose, whose)] = listed
+        facts[f"dense peaks {f'at {at}' if origin == DERIVED else origin}"] = listed
     facts["date"] = report.date[:19].replace("T", " ")
     facts["duration"] = claims.duration(report.duration_s) if report.duration_s else ""
     facts["command"] = f"`{report.command}`"

@@ -1,4 +1,4 @@
-"""One figure for each quantity of a run: a dtype's ceiling, and the memory's bandwidth for a mix.
+"""One figure for each quantity of a run: a dtype's ceiling and peak, the memory's bandwidth.
 
 All rows are compared with the highest product of their dtype, in whichever order they ran. What
 exceeds it is no product: its figures contradict each other.
@@ -34,6 +34,50 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
         for bench in rows
     ]
     return tuple(_usual_apart([*_calls_apart(compared)]))
+
+
+def at_one_clock(
+    benchmarks: Sequence[Measurement], derived: Mapping[str, float]
+) -> tuple[tuple[Measurement, ...], dict[str, float], float]:
+    """The benchmarks with shares of one peak a dtype, these peaks, and their clock in MHz.
+
+    `derived`: a CPU's peaks at the first clock. The highest clock that the run saw counts, since a
+    core that was interrupted seems to run at a lower one. Without a clock nothing changes.
+    """
+    clocked = [
+        bench
+        for bench in benchmarks
+        if bench.dtype in derived and bench.has("clock_mhz", "units_flop_per_s")
+    ]
+    per_mhz: dict[str, float] = {}
+    for bench in clocked:
+        # A row that uses one core has the units of one.
+        here = bench.number("units_flop_per_s") / bench.number("clock_mhz")
+        per_mhz[bench.dtype] = max(per_mhz.get(bench.dtype, 0.0), here)
+    clocks_mhz = [bench.number("clock_mhz") for bench in clocked]
+    clocks_mhz += [derived[dtype] / each for dtype, each in per_mhz.items()]
+    highest_mhz = max(clocks_mhz, default=0.0)
+    peaks = {**derived, **{dtype: each * highest_mhz for dtype, each in per_mhz.items()}}
+    rows = [
+        replace(bench, info=_of_peak(bench.info, peaks.get(bench.dtype), highest_mhz))
+        for bench in benchmarks
+    ]
+    return tuple(rows), peaks, highest_mhz
+
+
+def _of_peak(info: Mapping[str, Any], peak: float | None, clock_mhz: float) -> Mapping[str, Any]:
+    """What a row delivers, as a share of this peak where its own was derived from a clock."""
+    entry = info.get("delivers") or {}
+    if not (peak and clock_mhz and entry.get("nominal")) or entry["floor"]["of"] != "peak":
+        return info
+    if info.get("mfu"):
+        return info
+    shares = {"share": entry["value"] / peak, "nominal": peak, "clock_mhz": clock_mhz}
+    if "most" in entry:
+        shares["most_share"] = entry["most"] / peak
+    if entry.get("met") and shares["share"] < entry["floor"]["limit"]:
+        shares |= {"met": None, "unknown": "the clock was higher later on"}
+    return {**info, "delivers": {**entry, **shares}}
 
 
 def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:

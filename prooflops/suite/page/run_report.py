@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from prooflops.suite.commands import PYTEST, command_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
-from prooflops.suite.page.reconciled import reconciled
+from prooflops.suite.page.reconciled import at_one_clock, reconciled
+from prooflops.suite.peaks import DERIVED
 from prooflops.suite.registry import Registry, Source
 from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.history.trend import Trend
@@ -51,7 +53,7 @@ class RunReport:
     sources     the sources of the claims, by key
     red_tests   the tests that did not pass
     unmeasured  the benchmarks that were chosen and have no figure, each with the reason
-    peaks       the peaks that are not the vendor's (see Peaks)
+    peaks       the peaks that are not the vendor's (see Peaks), a CPU's at `clock_mhz`
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
     partial     why the run is partial; empty for a whole one
@@ -65,6 +67,7 @@ class RunReport:
     red_tests: tuple[RedTest, ...] = ()
     unmeasured: Mapping[str, str] = field(default_factory=dict)
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    clock_mhz: float = 0.0
     caches: Mapping[str, int] = field(default_factory=dict)
     date: str = ""
     duration_s: float | None = None
@@ -96,10 +99,15 @@ class RunReport:
         """The tests without a claim that contradict something, such as a floor."""
         return [each for each in self.red_tests if not each.claims and each.is_contradiction]
 
+    @cached_property
+    def figures(self) -> list[delivery.Figure]:
+        """What the device delivers, the important figures first."""
+        return delivery.figures(self.benchmarks)
+
     @property
     def undecided_floors(self) -> list[delivery.Figure]:
         """The figures whose stated floor could not be judged."""
-        return delivery.undecided_floors(delivery.figures(self.benchmarks), self.floors)
+        return delivery.undecided_floors(self.figures, self.floors)
 
     @property
     def errors(self) -> list[RedTest]:
@@ -135,14 +143,17 @@ def run_report(
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
     is_dirty = revision and commit.get("dirty")
+    benchmarks = reconciled(map(Measurement.of, record["benchmarks"]))
+    benchmarks, derived, clock_mhz = at_one_clock(benchmarks, ours["peaks"].get(DERIVED, {}))
     return RunReport(
         machine=ours["fingerprint"],
         claims=tuple(verdicts),
         sources=registry.sources,
-        benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
+        benchmarks=benchmarks,
         red_tests=tuple(RedTest(**row) for row in ours.get("red_tests", ())),
         unmeasured={row["test"]: row["reason"] for row in ours.get("unmeasured", ())},
-        peaks=ours["peaks"],
+        peaks={**ours["peaks"], DERIVED: derived},
+        clock_mhz=clock_mhz,
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
         duration_s=ours["duration_s"],
@@ -157,8 +168,7 @@ def run_report(
 
 def verdicts_json(report: RunReport) -> str:
     """The text of verdicts.json, a run's results for programs, by verdicts.schema.json."""
-    figures = delivery.figures(report.benchmarks)
-    mark, text = delivery.answer(report.benchmarks)
+    mark, text = delivery.answer(report.figures, report.benchmarks)
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,
@@ -169,7 +179,7 @@ def verdicts_json(report: RunReport) -> str:
         "versions": {key: report.machine.get(key) for key in VERSION_KEYS},
         "verdict": mark.word,
         "verdict_text": text,
-        "delivers": [each.as_dict() for each in figures],
+        "delivers": [each.as_dict() for each in report.figures],
         "red_tests": [asdict(each) for each in report.red_tests],
         "unmeasured": dict(report.unmeasured),
         "counts": report.counts,

@@ -38,10 +38,9 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
             terminal.section(section.title)
             terminal.write_line("\n".join(medium.section_lines(section, width)))
     _print_claims(terminal, finished, known, width)
-    figures = delivery.figures(report.benchmarks)
-    if figures:
+    if report.figures:
         terminal.section("does it deliver?")
-        for bar, text in medium.bar_lines(delivery.bars(figures, {}), width):
+        for bar, text in medium.bar_lines(delivery.bars(report.figures, {}), width):
             terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
     for text in _places(finished):
         for each in medium.wrapped(text, width):
@@ -49,7 +48,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for sentence in page.undecided(report):
         for each in medium.wrapped(sentence, width):
             terminal.write_line(each, yellow=True)
-    if report.claims or figures or report.undecided_floors:
+    if report.claims or report.figures or report.undecided_floors:
         answer = page.headline(report)
         for each in medium.headline_facts(answer, width):
             terminal.write_line(each)

@@ -12,7 +12,6 @@ from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.gallery import gallery, why_refused
 from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops.suite.evidence.results import registry_here
-from prooflops.suite.page import delivery
 from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.page import headline
 from prooflops.timing import METHOD
@@ -40,7 +39,7 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200):
     assert contradictions(h200) == []
     assert not any("throttled" in label for each in h200.benchmarks for label in each.labels)
     assert h200.counts["FAILS"] == 0
-    assert {figure.met for figure in delivery.figures(h200.benchmarks)} == {True, None}
+    assert {figure.met for figure in h200.figures} == {True, None}
     (said,) = unusual(h200)
     assert "15 of 196 benchmarks spread too widely" in said
 
