@@ -4,7 +4,7 @@
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
 # make lint       lint, types and import rules
-# make docs       writes the reference of the API, from the docstrings, to docs/api
+# make docs       builds the site into site/; read it with: python -m http.server --directory site
 #
 # PYTHON=... is the Python to validate, by default the active one. It is used unchanged if it has the packages; otherwise
 # a .venv is made, to which pip adds what is missing. ARGS=... is handed to pytest:
@@ -105,4 +105,4 @@ lint:
 		&& $(python) -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())"
 
 docs: setup
-	@exec $(python) -m pdoc --output-directory docs/api accounting prooflops prooflops_gate
+	@NO_MKDOCS_2_WARNING=1 exec $(python) -m mkdocs build --strict --quiet

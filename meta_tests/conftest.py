@@ -337,3 +337,20 @@ def pytest_report_collectionfinish(config):
         return ""
     again = "check it out to draw them again, or run one by its node id without --quick"
     return f"{config.stash[_drawn]}; {again}"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Debian's Chromium without a window, driven by playwright; skips where one is absent."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = next(filter(None, map(shutil.which, names)), None)
+    if not executable:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    reason = "needs playwright and axe-playwright-python, of the [dev] packages"
+    driver = pytest.importorskip("playwright.sync_api", reason=reason)
+    pytest.importorskip("axe_playwright_python", reason=reason)
+    with driver.sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        started = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield started
+        started.close()

@@ -38,7 +38,7 @@ OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}
 # The options of `make evidence`.
 for action in parser()._actions:
     OPTIONS_OF_OTHERS |= {*action.option_strings}
-GENERATED = {"docs/api", "reports/report.html", "reports/report.md", "reports/verdicts.json"}
+GENERATED = {"reports/report.html", "reports/report.md", "reports/verdicts.json"}
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 
 page = pytest.mark.parametrize("page", PAGES)

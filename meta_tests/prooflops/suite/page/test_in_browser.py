@@ -3,7 +3,6 @@
 Debian's Chromium without a window, driven by playwright.
 """
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -38,22 +37,6 @@ ONE_OF_EACH = """() => {
     document.querySelectorAll(many).forEach((each) => each.remove());
 }"""
 SHOWN = "[...document.querySelectorAll('[data-mark]')].filter((x) => x.checkVisibility()).length"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    executable = next(filter(None, map(shutil.which, names)), None)
-    if not executable:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    reason = "needs playwright and axe-playwright-python, of the [dev] packages"
-    driver = pytest.importorskip("playwright.sync_api", reason=reason)
-    pytest.importorskip("axe_playwright_python", reason=reason)
-    with driver.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        started = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

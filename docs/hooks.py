@@ -1,0 +1,98 @@
+"""What mkdocs adds to the documents: the API, options, schemas, evidence and links to the code."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.evidence.page import page_of_file, report_of_file
+from prooflops_gate.console.tables import markdown_table
+from prooflops_gate.page.html import html
+
+ROOT = Path(__file__).parents[1]
+CODE = "https://github.com/OWNER/prooflops/blob/main/"
+FORMULAS = [
+    f"accounting.{'.'.join(file.relative_to(ROOT / 'accounting').with_suffix('').parts)}"
+    for file in sorted((ROOT / "accounting").rglob("[!_]*.py"))
+]
+INSTRUMENTS = ["prooflops", "prooflops.counted", "prooflops.memory", "prooflops.families"]
+MODULES = [*INSTRUMENTS, *FORMULAS, "prooflops_gate.hookspecs"]
+
+
+def on_config(config):
+    """Adds the claims and the modules to the navigation."""
+    claims = sorted(file.name for file in (ROOT / "docs" / "claims").glob("[a-z]*.md"))
+    (reference,) = (each["Reference"] for each in config.nav if "Reference" in each)
+    reference.append({"Claims": ["claims/README.md", *(f"claims/{name}" for name in claims)]})
+    reference.append({"API": [f"reference/api/{name}.md" for name in MODULES]})
+
+
+def on_files(files, config):
+    """Adds the pages of the modules and of the kept evidence."""
+    added = {f"reference/api/{name}.md": f"# `{name}`\n\n::: {name}\n" for name in MODULES}
+    for path in (ROOT / "results").glob("*.jsonl"):
+        file = EvidenceFile(path)
+        added[f"results/{path.stem}.html"] = html(page_of_file(file, report_of_file(file)))
+    for name in ("README.md", "gate-study.md"):
+        added[f"results/{name}"] = (ROOT / "results" / name).read_text(encoding="utf-8")
+    for path, content in added.items():
+        files.append(File.generated(config, path, content=content))
+
+
+def on_page_markdown(markdown, page, files, **_others):
+    """Fills in tables that the code defines, and leads links out of the site to the code."""
+    place = page.file.src_uri
+    is_evidence = place.startswith("results/")
+    folder = posixpath.dirname(place if is_evidence else f"docs/{place}")
+
+    def link(found):
+        target, _, heading = found[1].partition("#")
+        if not target or ":" in target:
+            return found[0]
+        path = posixpath.normpath(posixpath.join(folder, target))
+        source = path.removeprefix("docs/")
+        page_of_run = source.replace(".md", ".html")
+        for each in (source, page_of_run):
+            if files.get_file_from_path(each):
+                address = posixpath.relpath(each, posixpath.dirname(place))
+                break
+        else:
+            address = CODE + path
+        return f"]({address}{'#' * bool(heading)}{heading})"
+
+    markdown = re.sub(r"<!-- options: ([\w-]+) -->", options, markdown)
+    markdown = re.sub(r"<!-- schema: (\S+) -->", schema, markdown)
+    return re.sub(r"\]\(([^)\s]+)\)", link, markdown)
+
+
+def options(found):
+    """The options of a group, and the ini settings, as `pytest --help` has them."""
+    command = [sys.executable, "-m", "pytest", "--help", "-p", "prooflops_gate.plugin"]
+    text = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    _, _, below = text.partition(f"\n{found[1]}:\n")
+    lines = below.partition("\n\n")[0]
+    assert lines, f"pytest --help has no group {found[1]}"
+    return f"```text\n{lines}\n```"
+
+
+def schema(found):
+    """The keys of a schema, and those of the rows in it."""
+    content = json.loads((ROOT / found[1]).read_text(encoding="utf-8"))
+    parts = {"": content, **content.get("$defs", {})}
+    text = []
+    for name, part in parts.items():
+        if "properties" not in part:
+            continue
+        rows = [
+            [f"`{key}`", each.get("description", ", ".join(map(str, each.get("enum", ()))))]
+            for key, each in part["properties"].items()
+        ]
+        text += [f"A {name} has" * bool(name), "", *markdown_table([["key", ""], *rows]), ""]
+    return "\n".join(text)

@@ -1,0 +1,74 @@
+"""The site that `make docs` builds: without a warning, read by clicks and by search."""
+
+import functools
+import http.server
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from meta_tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site. The build fails for each warning, such as a link to nowhere."""
+    pytest.importorskip("material", reason="needs mkdocs-material, of the [dev] packages")
+    pytest.importorskip("mkdocstrings_handlers", reason="needs mkdocstrings-python, of [dev]")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    return folder
+
+
+@pytest.fixture
+def address(site):
+    """Where a server shows the site."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_a_reader_gets_from_the_first_page_to_a_claim_and_finds_one_by_its_words(address, chromium):
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(30_000)
+    complaints = []
+    fetched = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: fetched.append(request.url))
+    page.goto(address)
+    page.locator("article").get_by_role("link", name="Claims", exact=True).first.click()
+    page.locator("article").get_by_role("link", name="grad.backward-4BN").click()
+    claim = page.locator("article h2#gradbackward-4bn")
+    assert claim.is_visible()
+    page.get_by_role("textbox", name="Search").click()
+    page.keyboard.type("fp16 underflows", delay=20)
+    page.locator(".md-search-result__link").first.click()
+    page.wait_for_load_state()
+    assert "underflow" in page.locator("article").inner_text()
+    page.goto(f"{address}results/index.html")
+    table = page.locator("table").last
+    search = page.get_by_label("Search runs").last
+    search.fill("h200")
+    assert table.locator("tbody tr:visible").count() == 1
+    search.fill("")
+    for first in ("NVIDIA H200", "Intel(R) Xeon(R)"):
+        table.get_by_role("button", name="bf16").click()
+        assert first in table.locator("tbody tr").first.inner_text()
+    table.get_by_role("link", name="NVIDIA H200").click()
+    assert page.get_by_text("DELIVERS").first.is_visible()
+    assert complaints == []
+    elsewhere = [url for url in fetched if not url.startswith((address, "data:", "blob:"))]
+    assert elsewhere == []
+    page.close()
