@@ -16,6 +16,7 @@ import yaml
 from accounting import roofline
 from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
+from prooflops.__main__ import command_line
 from prooflops.suite.evidence.__main__ import parser
 from prooflops.suite.registry import Claim, Source, load_registry
 
@@ -35,9 +36,8 @@ SOURCES = {
     for path in (ROOT / package).rglob("*.py")
 }
 OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}
-# The options of `make evidence`.
-for action in parser()._actions:
-    OPTIONS_OF_OTHERS |= {*action.option_strings}
+for command in (parser(), *command_line()[1].values()):
+    OPTIONS_OF_OTHERS |= {name for each in command._actions for name in each.option_strings}
 GENERATED = {"reports/report.html", "reports/report.md", "reports/verdicts.json"}
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 

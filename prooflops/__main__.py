@@ -1,10 +1,9 @@
-"""Napkin figures of a training run, by the formulas:
-`python -m prooflops llama-3-70b --devices 1024 --tokens 15T`.
-"""
+"""The commands that run no test: plan, fits, report, compare."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,47 +48,87 @@ CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
 NEEDED = "torch and transformers 5 or later: pip install torch 'transformers>=5'"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
+DESCRIPTION = """What runs no test: plans, predictions and pages. For tests see `pytest --help`.
+COMMAND --help lists the options of a command."""
 EXAMPLES = """examples:
-  python -m prooflops llama-3-70b --devices 1024 --tokens 15T
-  python -m prooflops path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
-  python -m prooflops Qwen/Qwen3-8B --devices 8 --tokens 300B --json
-  python -m prooflops meta-llama/Llama-3.2-1B --fits --sequence 1024
+  python -m prooflops plan llama-3-70b --devices 1024 --tokens 15T
+  python -m prooflops plan path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
+  python -m prooflops plan Qwen/Qwen3-8B --devices 8 --tokens 300B --json
+  python -m prooflops fits meta-llama/Llama-3.2-1B --sequence 1024
+  python -m prooflops report results/NAME.jsonl
+  python -m prooflops compare /shared/records
 """
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The parsed command line; figures are still text."""
+    """The parsed command line; figures are still text.
+
+    A model without a command before it is planned.
+    """
+    words = sys.argv[1:] if words is None else words
+    parser, commands = command_line()
+    if words and not words[0].startswith("-") and words[0] not in commands:
+        words = ["plan", *words]
+    return parser.parse_args(words)
+
+
+def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and that of each command."""
     parser = argparse.ArgumentParser(
         prog="python -m prooflops",
-        description="Napkin figures of a training run, by the formulas.",
+        description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="FLOPs, days and memory of a training run, by formula")
+    add_model(plan)
+    add_run(plan)
+    fits = commands.add_parser("fits", help="the cards that a training step of a model fits on")
+    add_model(fits)
+    choices = "also with layers recomputed, in fp32 and with 8-bit AdamW"
+    fits.add_argument("--choices", dest="fits_choices", action="store_true", help=choices)
+    fits.set_defaults(fits=True, devices="1", tokens="1T", batch=None, mfu=0.4, dtype="bf16")
+    report = commands.add_parser("report", help="the page of a run that `make evidence` kept")
+    report.add_argument("file", help="NAME.jsonl; NAME.html and NAME.md are written beside it")
+    compare = commands.add_parser(
+        "compare", help="many runs on one page: machines, versions, bad nodes"
+    )
+    places = "folder, file or storage of run records; exit 1 if two runs show a machine as bad"
+    compare.add_argument("records", nargs="+", help=places)
+    folder = "folder of compare.html (default: %(default)s)"
+    compare.add_argument("--report", default="reports", metavar="DIR", help=folder)
+    return parser, commands.choices
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the model and what its state depends on."""
     add = parser.add_argument
     known = f"{', '.join(KNOWN)}; one of {', '.join(presets())}"
     add("model", help=f"{known}; a config.json or its folder; a name that transformers finds")
     ignored = "a key of the config that changes no size"
     add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
-    called = f"as you would call it: 'A100-SXM4-80GB' (default: {USUAL_DEVICE})"
-    add("--device", help=called)
-    add("--devices", default="1", help="how many (default: %(default)s)")
-    add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
-    add("--batch", help="sequences a step (default: one for each device)")
+    usual = f"{USUAL_DEVICE}; of fits: {', '.join(CARDS)}"
+    add("--device", help=f"as you would call it: 'A100-SXM4-80GB' (default: {usual})")
     context = f"the model's context, at most {USUAL_SEQUENCE:,}"
     add("--sequence", help=f"tokens of a sequence (default: {context})")
-    add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
-    add("--dtype", default="bf16", help="of the products (default: %(default)s)")
     recipe = "dtypes of the model state (default: %(default)s)"
     add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
     add("--optimizer", default="adamw", help="default: %(default)s")
-    cards = (
-        "instead: the cards, or the --device, that a training step fits on, and how many are needed"
-    )
-    add("--fits", action="store_true", help=cards)
-    choices = "--fits, also with layers recomputed, in fp32 and with 8-bit AdamW"
-    add("--fits-choices", action="store_true", help=choices)
     add("--json", action="store_true", help="print the figures for programs")
-    return parser.parse_args(words)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds what a training run takes."""
+    add = parser.add_argument
+    add("--devices", default="1", help="how many (default: %(default)s)")
+    add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
+    add("--batch", help="sequences a step (default: one for each device)")
+    add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
+    add("--dtype", default="bf16", help="of the products (default: %(default)s)")
+    # Before there were commands, these two changed what is answered.
+    add("--fits", action="store_true", help=argparse.SUPPRESS)
+    add("--fits-choices", action="store_true", help=argparse.SUPPRESS)
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
@@ -354,14 +393,21 @@ def predicted_fits(
     return fits.rows, "; ".join(fits.remarks)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Prints the figures; 2 where an option is not valid."""
-    options = arguments(words)
-    try:
-        lines = list(napkin(options))
-    except (ValueError, TypeError, OSError) as error:
-        print(f"python -m prooflops: {error}", file=sys.stderr)
-        return 2
+def written_report(path: Path) -> int:
+    """Writes the pages of a kept run beside its file."""
+    from prooflops.suite.evidence import page
+    from prooflops.suite.evidence.file import EvidenceFile
+
+    if not path.is_file():
+        raise ValueError(f"report {path}: there is no such file; `make evidence` writes them")
+    page.write(EvidenceFile(path))
+    print(f"report: {path.with_suffix('.html')}")
+    return 0
+
+
+def printed_figures(options: argparse.Namespace) -> int:
+    """Prints what `plan` and `fits` answer."""
+    lines = list(napkin(options))
     if options.json:
         figures = {"model": options.model, "device": options.device or USUAL_DEVICE}
         for _, _, more in lines:
@@ -371,6 +417,25 @@ def main(words: Sequence[str] | None = None) -> int:
     for label, text, _ in lines:
         print(f"{label:20}{text}")
     return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs a command; 2 where an option is not valid."""
+    options = arguments(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What is printed has characters that a terminal without UTF-8 lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        if options.command == "report":
+            return written_report(Path(options.file))
+        if options.command == "compare":
+            from prooflops.suite.fleet import command
+
+            return command.run(options.records, Path(options.report))
+        return printed_figures(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"python -m prooflops: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _runs_a_model = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    suggest_options(parser, pluginmanager, "prooflops", "--model")
+    suggest_options(parser, pluginmanager, more="--model")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,4 +4,4 @@ from pathlib import Path
 
 PACKAGED_TESTS = Path(__file__).with_name("tests")
 SUITE_ROOT = PACKAGED_TESTS if PACKAGED_TESTS.is_dir() else Path(__file__).parents[1]
-SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
+SUITE_PATHS = ("--report", "--reference", "--known-failures")

@@ -122,6 +122,14 @@ VALUES = {
     "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
     "--gate-markdown": ("FILE", "write it as Markdown, as a comment for a pull request"),
 }
+# The groups of `pytest --help`, in the order of use.
+GROUPS = {
+    "prooflops gate": "--gate --gate-versus --gate-baseline --gate-bisect --gate-noise-floor",
+    "prooflops gate: what decides": (
+        "--gate-by --gate-min-effect --gate-min-instructions --gate-replicates --gate-budget"
+    ),
+    "prooflops gate: what is kept": "--gate-json --gate-markdown --gate-record --gate-history",
+}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -129,13 +137,14 @@ def add_options(parser: pytest.Parser) -> None:
     for name, (meaning, default) in INI.items():
         value = "" if name in COMPUTED else default
         parser.addini(name, f"{meaning} (default: {default})", default=value)
-    group = parser.getgroup(
-        "prooflops gate", "compare benchmarks with their history, or with another version"
-    )
-    for name, meaning in FLAGS.items():
-        group.addoption(name, action="store_true", help=meaning)
-    for name, (metavar, meaning) in VALUES.items():
-        group.addoption(name, metavar=metavar, help=meaning)
+    for title, names in GROUPS.items():
+        group = parser.getgroup(title)
+        for name in names.split():
+            if name in FLAGS:
+                group.addoption(name, action="store_true", help=FLAGS[name])
+            else:
+                metavar, meaning = VALUES[name]
+                group.addoption(name, metavar=metavar, help=meaning)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 
 from prooflops_gate import run_state
 from prooflops_gate.options import (
+    GROUPS,
     Settings,
     add_options,
     history_folder,
@@ -32,14 +33,18 @@ RECORDED = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
-    suggest_options(parser, pluginmanager, "prooflops gate")
+    suggest_options(parser, pluginmanager, *GROUPS)
 
 
 def suggest_options(
-    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str
+    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, *groups: str, more: str = ""
 ) -> None:
-    """Has pytest's error for an unknown option name the option of this group that it resembles."""
-    names = [name for option in parser.getgroup(group).options for name in option.names()] + [*more]
+    """Has pytest's error for an unknown option name the option of these groups that it resembles.
+
+    `more` is one that is known beside them.
+    """
+    options = [option for group in groups for option in parser.getgroup(group).options]
+    names = [more, *(name for option in options for name in option.names())]
     config = pluginmanager.get_plugin("pytestconfig")
     given = (
         {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()

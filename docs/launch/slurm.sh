@@ -13,6 +13,6 @@ srun --kill-on-bad-exit=0 sh -c '
     node="$SLURMD_NODENAME-$SLURM_LOCALID"
     exec docs/launch/node.sh "$RECORDS" "$node" > "$RECORDS/$node.txt" 2>&1'
 validated=$?
-python -m pytest --report-compare=records --report="$RECORDS"
+python -m prooflops compare records --report="$RECORDS"
 compared=$?
 exit $((validated > compared ? validated : compared))

@@ -1,4 +1,4 @@
-"""`python -m prooflops` prints the figures of the formulas, and names a wrong request.
+"""`python -m prooflops` lists its commands, prints figures, and names a wrong request.
 
 docs/reference/models.md has a transcript of what is printed.
 """
@@ -37,6 +37,17 @@ def figures_of(capsys, *words):
 def folder_of(tmp_path, config):
     (tmp_path / "config.json").write_text(json.dumps(config))
     return str(tmp_path)
+
+
+def test_the_commands_are_listed_and_a_model_without_one_is_planned(capsys, tmp_path):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert listed == ["plan", "fits", "report", "compare"]
+    assert figures_of(capsys, "plan", "gpt2") == figures_of(capsys, "gpt2")
+    for command in ("report", "compare"):
+        assert main([command, str(tmp_path / "gone.jsonl")]) == 2
+        assert "gone.jsonl" in capsys.readouterr().err
 
 
 def test_the_figures_are_those_of_the_formulas(capsys):
@@ -151,7 +162,7 @@ def test_cards_are_predicted_from_transformers_net_and_devices_by_formula(
 ):
     pytest.importorskip("transformers")
     folder = folder_of(tmp_path, SMALL_LLAMA)
-    figures = figures_of(capsys, folder, "--fits", "--sequence", "256", "--device", "RTX 4090")
+    figures = figures_of(capsys, "fits", folder, "--sequence", "256", "--device", "RTX 4090")
     card = figures["RTX 4090, predicted"]
     # Logits of 256 tokens and 128,256 words in fp32, a lower bound of what a sequence reserves.
     logits_bytes = 256 * 128_256 * 4

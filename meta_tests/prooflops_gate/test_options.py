@@ -4,6 +4,8 @@ Understood, or refused by their name before anything runs.
 """
 
 import math
+import re
+import runpy
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +17,7 @@ from meta_tests.prooflops_gate.foreign_repo import config_in
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate.child import callgrind
 from prooflops_gate.history import records
-from prooflops_gate.options import INI, VALUES, marker_settings
+from prooflops_gate.options import FLAGS, GROUPS, INI, VALUES, marker_settings
 from prooflops_gate.options import settings as gate_settings
 from prooflops_gate.selection import is_asked_for
 
@@ -51,6 +53,13 @@ def test_instructions_decide_beside_time_where_valgrind_is_there(folder, monkeyp
     assert read(folder, "--gate-versus=HEAD").by == ("both" if usable else "time")
     refusal = outcome(pytest.UsageError, lambda: read(folder, "--gate-by=instructions"))[1]
     assert usable or "apt-get install valgrind" in refusal
+
+
+def test_each_option_is_in_one_group_and_the_module_names_no_other(capsys):
+    listed = " ".join(GROUPS.values()).split()
+    assert sorted(listed) == sorted([*FLAGS, *VALUES])
+    runpy.run_module("prooflops_gate", run_name="__main__")
+    assert {*re.findall(r"--gate[a-z-]*", capsys.readouterr().out)} <= {*listed}
 
 
 @given(PLACES, ANY)

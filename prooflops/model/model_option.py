@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from accounting.units import amount
+from prooflops.suite.options import MACHINE_GROUP, RUN_GROUP
 from prooflops.suite.run import RUN
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.plugin import suggest_options
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from prooflops.model.progress import Stages
     from prooflops.model.step_memory import Trial
 
+MODEL_GROUP = "prooflops: your own model"
 MODEL_TEST = Path("bench", "test_user_model.py")
 LEAST_MEMORY_BYTES = 1000
 _trials_by_spec = pytest.StashKey["dict[str, Trial]"]()
@@ -25,40 +27,17 @@ _examinations = pytest.StashKey["list[Examination]"]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    group = parser.getgroup("prooflops")
-    group.addoption(
-        "--model",
-        metavar="FACTORY",
-        action="append",
-        help="account for your own model, module:factory or path/to/file.py:factory, or several: "
-        "see docs/how-to/your-model.md",
-    )
-    group.addoption(
-        "--model-largest",
-        metavar="ARGUMENT",
-        action="append",
-        default=[],
-        help="with --model: the largest value of this argument of the factory, such as batch, "
-        "whose step fits; or of several, each for itself",
-    )
-    group.addoption(
-        "--fits",
-        action="store_true",
-        help="with --model: which cards a step fits on, predicted; "
-        "with --model-largest also the largest value there",
-    )
-    group.addoption(
-        "--fits-choices",
-        action="store_true",
-        help="--fits, and what fits with layers recomputed, in bf16 or fp32, with 8-bit AdamW",
-    )
-    group.addoption(
-        "--model-memory",
-        metavar="BYTES",
-        help="with --model-largest: the memory that a step may need, such as 4GiB "
-        "(default: all that is free on an accelerator, 1 GiB on a CPU)",
-    )
-    suggest_options(parser, pluginmanager, "prooflops")
+    add = parser.getgroup(MODEL_GROUP).addoption
+    own = "module:factory or path/to/file.py:factory; repeatable; see docs/how-to/your-model.md"
+    add("--model", metavar="FACTORY", action="append", help=own)
+    add("--fits", action="store_true", help="also the cards that a step fits on, predicted")
+    choices = "--fits, also with layers recomputed, in bf16 or fp32, with 8-bit AdamW"
+    add("--fits-choices", action="store_true", help=choices)
+    largest = "also the largest value of this argument of the factory whose step fits; repeatable"
+    add("--model-largest", metavar="ARGUMENT", action="append", default=[], help=largest)
+    memory = "memory for --model-largest, such as 4GiB (default: what is free; 1 GiB on a CPU)"
+    add("--model-memory", metavar="BYTES", help=memory)
+    suggest_options(parser, pluginmanager, RUN_GROUP, MACHINE_GROUP, MODEL_GROUP)
 
 
 # It runs after the suite's own, which chooses the device.

@@ -138,7 +138,7 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
 
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:
-    """Prints and writes the comparison of the cards, as `--report-compare` does of machines.
+    """Prints and writes the comparison of the cards, as `prooflops compare` does of machines.
 
     Returns 1 if a card's run failed.
     """

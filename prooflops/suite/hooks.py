@@ -88,10 +88,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         refuse_unwritable("--report", Path(config.option.report), "folder")
         refuse_unwritable("the history", history_folder(config), "folder")
     show_requested_table(config)
-    if config.option.report_compare:
-        from prooflops.suite.fleet import command
-
-        return command.run(config)
     if config.option.device != "all":
         return None
     from prooflops.suite import (

@@ -9,13 +9,14 @@ import pytest
 
 from accounting.checks import validated_choice
 
+RUN_GROUP = "prooflops"
+MACHINE_GROUP = "prooflops: what this machine must deliver"
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds all options and ini settings of the suite."""
-    group = parser.getgroup("prooflops", "validate this machine")
-    add_run_options(group)
-    add_machine_options(group)
-    add_result_options(group)
+    add_run_options(parser.getgroup(RUN_GROUP))
+    add_machine_options(parser.getgroup(MACHINE_GROUP))
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
     parser.addini(
@@ -50,76 +51,31 @@ def named_number(text: str, option: str, kind: str, valid: Iterable[str]) -> tup
 
 
 def add_run_options(group: pytest.OptionGroup) -> None:
-    """Adds options that choose what runs, and for how long."""
-    group.addoption(
-        "--device",
-        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: an accelerator, else cpu",
-    )
-    group.addoption(
-        "--quick", action="store_true", help="a fifth of the examples, short benchmarks"
-    )
-    group.addoption(
-        "--thorough", action="store_true", help="ten times the examples, long benchmarks"
-    )
-    group.addoption(
-        "--claim",
-        metavar="ID|TOPIC",
-        action="append",
-        default=[],
-        help="only this claim or topic; may be repeated",
-    )
-    group.addoption(
-        "--claims",
-        metavar="WORDS",
-        nargs="?",
-        const="",
-        help="run nothing, and print what the claims with these words state, or all claims",
-    )
+    """Adds options that choose what runs, for how long, and where the report goes."""
+    add = group.addoption
+    where = "cpu, cuda, cuda:1, mps, xpu, or all cards (default: an accelerator, else cpu)"
+    add("--device", help=where)
+    add("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
+    add("--thorough", action="store_true", help="ten times the examples, long benchmarks")
+    only = "only this claim or topic; repeatable"
+    add("--claim", metavar="ID|TOPIC", action="append", default=[], help=only)
+    stated = "print the claims with these words, or all, and exit"
+    add("--claims", metavar="WORDS", nargs="?", const="", help=stated)
+    folder = "folder of report.html, report.md and verdicts.json (default: reports)"
+    add("--report", metavar="DIR", default="reports", help=folder)
 
 
 def add_machine_options(group: pytest.OptionGroup) -> None:
     """Adds options that say what is expected of the machine."""
-    group.addoption(
-        "--peak",
-        metavar="DTYPE=FLOP_PER_S",
-        action="append",
-        default=[],
-        help="a dense peak of this device where none is on record, such as bf16=989e12; repeatable",
+    add = group.addoption
+    least = (
+        "least share of the nominal rate: bf16=0.7, memory=0.85, link=0.6, or link=52e9 bytes per "
+        "second; mfu=0.4; launch=1e-5, seconds at most; repeatable"
     )
-    group.addoption(
-        "--floor",
-        metavar="FIGURE=VALUE",
-        action="append",
-        default=[],
-        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, "
-        "memory=0.85, link=0.6 (or bytes per second: link=52e9), mfu=0.4, and at most so many "
-        "seconds: launch=1e-5; repeatable",
-    )
-    group.addoption(
-        "--reference",
-        metavar="FILE",
-        help="run record of a healthy machine, whose figures are the floors",
-    )
-    group.addoption(
-        "--known-failures",
-        metavar="FILE",
-        help="claims known to fail on this machine: one id a line, # comments",
-    )
-
-
-def add_result_options(group: pytest.OptionGroup) -> None:
-    """Adds options that say where results go, and which are compared."""
-    group.addoption(
-        "--report",
-        metavar="DIR",
-        default="reports",
-        help="folder of report.html, report.md and verdicts.json",
-    )
-    group.addoption(
-        "--report-compare",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="run nothing, and compare the run records in a folder, file or storage on one page, "
-        "compare.html: machines, versions, bad nodes; repeatable",
-    )
+    add("--floor", metavar="FIGURE=VALUE", action="append", default=[], help=least)
+    healthy = "run record of a healthy machine, whose figures are the floors"
+    add("--reference", metavar="FILE", help=healthy)
+    dense = "dense peak where none is on record, such as bf16=989e12; repeatable"
+    add("--peak", metavar="DTYPE=FLOP_PER_S", action="append", default=[], help=dense)
+    known = "claims known to fail here: one id a line, # comments"
+    add("--known-failures", metavar="FILE", help=known)

@@ -59,7 +59,7 @@ PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "proo
 # What pytest does itself, without running tests in this process or in its own way.
 LEFT_TO_PYTEST = (
     "--claims", "--collect-only", "--co", "--help", "-h", "--version", "-V", "--fixtures",
-    "--markers", "--model", "--report-compare", "--last-failed", "--lf", "--pdb", "--trace",
+    "--markers", "--model", "--last-failed", "--lf", "--pdb", "--trace",
     "--junitxml",
 )  # fmt: skip
 

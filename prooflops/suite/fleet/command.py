@@ -1,4 +1,4 @@
-"""`--report-compare`: compares the records of many runs on one page. It runs no test."""
+"""`python -m prooflops compare`: compares the records of many runs on one page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from prooflops import __version__
 from prooflops.suite.fleet import columns as side_by_side
@@ -28,18 +26,13 @@ FOOT = (
 )
 
 
-def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
-    """Runs `--report-compare`. Returns 1 if two runs show a machine as bad.
+def run(sources: Sequence[str], folder: Path, say: Callable[[str], None] = print) -> int:
+    """Compares the records of these sources. Returns 1 if two runs show a machine as bad.
 
-    Raises UsageError for a bad argument.
+    Raises ValueError for a source without a record.
     """
-    # A glob gives many: all but the first are arguments of pytest.
-    sources = [*config.option.report_compare, *config.option.file_or_dir]
-    try:
-        runs, unreadable = read_runs(sources)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-    return publish(runs, unreadable, Path(config.option.report), "compare", say)
+    runs, unreadable = read_runs(sources)
+    return publish(runs, unreadable, folder, "compare", say)
 
 
 def publish(

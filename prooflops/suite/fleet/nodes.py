@@ -147,7 +147,7 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
         if len(runs) == before:
             valid = "a folder, a file, or a storage of pytest-benchmark"
             raise ValueError(
-                f"--report-compare {source}: no record of this suite in it; valid: {valid} "
+                f"compare {source}: no record of this suite in it; valid: {valid} "
                 "(file://..., elasticsearch+https://...)"
             )
     return sorted(runs, key=lambda run: run.date), unreadable
@@ -168,7 +168,7 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
         return
     path = Path(source)
     if not path.exists():
-        raise ValueError(f"--report-compare {source}: there is no such folder or file")
+        raise ValueError(f"compare {source}: there is no such folder or file")
     files = [path]
     if path.is_dir():
         files = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])

@@ -1,7 +1,6 @@
-"""`--report-compare`: a page and an exit code from many records."""
+"""`python -m prooflops compare`: a page and an exit code from many records."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 
@@ -36,13 +35,9 @@ def write_records(folder, record, nodes, slowdown):
 
 
 def compared(tmp_path, first, *more):
-    """The exit code, and what is printed; a shell makes these sources of --report-compare=*."""
-    files = [str(each) for each in more]
-    option = SimpleNamespace(
-        report=str(tmp_path / "out"), report_compare=[str(first)], file_or_dir=files
-    )
+    """The exit code, and what is printed."""
     said = []
-    code = command.run(SimpleNamespace(option=option), said.append)
+    code = command.run([str(each) for each in (first, *more)], tmp_path / "out", said.append)
     return code, "\n".join(said)
 
 
