@@ -177,5 +177,5 @@ class Delivery:
     def _rival(self, conditions: dict[str, Any]) -> str:
         """Whose work took a part of the device meanwhile, in words; empty if nobody's."""
         if self.device.type == "cpu":
-            return "other work contends for the cores" if conditions.get("contended") else ""
+            return "other processes compete for the cores" if conditions.get("contended") else ""
         return "another process uses this GPU" if conditions.get("other_processes") else ""

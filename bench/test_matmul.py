@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
+from accounting.units import with_unit
 from bench.products import (
     DTYPES,
     SCALES_BYTES,
@@ -116,9 +117,9 @@ def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
     """Why bursts are not looked for in this dtype; empty if they are."""
     on_cpu = device.type == "cpu"
     if on_cpu and dtype not in BURST_DTYPES_ON_CPU[pace]:
-        return f"on a CPU bursts are tried in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
+        return f"on a CPU this run tries bursts only in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
     if not on_cpu and pace == "quick" and dtype not in BURST_DTYPES_IN_QUICK_RUN:
-        return f"--quick looks for bursts in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
+        return f"--quick tries bursts only in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
     return ""
 
 
@@ -130,7 +131,7 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     bursts = regime == "achievable"
     if measure.brief:
         pytest.skip(
-            "no process of the gate searches: another shape each time, which is not compared"
+            "the gate does not search: each search finds another shape, which cannot be compared"
         )
     why_left_out = bursts_left_out(dtype, device, pace) if bursts else ""
     if why_left_out:
@@ -153,7 +154,7 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     if bursts and found.flop_per_s <= steady:
         pytest.skip(
             "bursts are not faster than steady work here: "
-            f"{found.flop_per_s / 1e12:.4g} and {steady / 1e12:.4g} TFLOP/s"
+            f"{with_unit(found.flop_per_s, 'FLOP/s')} and {with_unit(steady, 'FLOP/s')}"
         )
     rest = ceilings.rest_before(case.multiply) if bursts else None
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))

@@ -27,7 +27,7 @@ QUICK_NETS = ("gpt2-124m",)
 @pytest.mark.parametrize("net", NETS)
 def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, delivery):
     if measure.brief:
-        pytest.skip("no process of the gate compiles: it would take the gate's time")
+        pytest.skip("the gate does not compile: that would use up its budget")
     if pace == "quick" and net not in QUICK_NETS:
         pytest.skip(f"--quick compiles {', '.join(QUICK_NETS)} alone")
     model, sequence = NETS[net]
@@ -35,7 +35,7 @@ def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, deli
         sizing.room_bytes(), lambda batch: predicted_peak_bytes(model, batch, sequence, device)
     )
     if not size:
-        pytest.skip("the prediction says that not even one sequence fits the free memory")
+        pytest.skip("not even one sequence fits the free memory, by the prediction")
     batch = Batch(model, size, sequence)
     began = perf_counter()
     step = WellWrittenStep(batch, device)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from accounting.checks import validated_choice
 from accounting.devices.lookup import device_of
 from accounting.devices.peaks import Accelerator
+from accounting.units import with_unit
 
 _TABLE: dict[str, Any] = json.loads(
     Path(__file__).with_name("floors.json").read_text(encoding="utf-8")
@@ -31,6 +32,10 @@ _ROWS: list[dict[str, Any]] = _TABLE["rows"]
 MARGIN: float = _TABLE["margin"]
 MARGIN_OF_ONE: float = _TABLE["margin_of_one"]
 MARGIN_OF_RUN: float = _TABLE["margin_of_run"]
+
+
+# A share near 1 is not rounded to 1.
+LEAST_WITH_THREE_DIGITS = 0.985
 
 
 def _words(cell: str) -> list[str]:
@@ -104,24 +109,18 @@ NOMINAL = {
     "link": "the link",
     "ceiling": "the best product's rate",
 }
-_PREFIX = {
-    "FLOP/s": (1e-12, "TFLOP/s"),
-    "OP/s": (1e-12, "TOP/s"),
-    "B/s": (1e-9, "GB/s"),
-    "s": (1e6, "µs"),
-}
 
 
 def shown(value: float, of: str) -> str:
     """A share, rate or time with its unit.
 
-    >>> shown(0.7125, "peak"), shown(52e9, "B/s"), shown(1.5e-5, "s")
-    ('71 % of the dense peak', '52 GB/s', '15 µs')
+    >>> shown(0.7125, "peak"), shown(0.999, "peak"), shown(52e9, "B/s"), shown(1.5e-5, "s")
+    ('71 % of the dense peak', '99.9 % of the dense peak', '52.0 GB/s', '15 µs')
     """
     if of in NOMINAL:
-        return f"{100 * value:.2g} % of {NOMINAL[of]}"
-    factor, unit = _PREFIX[of]
-    return f"{value * factor:.4g} {unit}"
+        digits = 2 if value < LEAST_WITH_THREE_DIGITS else 3
+        return f"{100 * value:.{digits}g} % of {NOMINAL[of]}"
+    return f"{1e6 * value:.4g} µs" if of == "s" else with_unit(value, of)
 
 
 def compared(
@@ -130,7 +129,7 @@ def compared(
     """A figure, with its share of the nominal rate where its floor is one, and at the clock.
 
     >>> compared(99e12, "FLOP/s", 0.1, floor_of("H100 SXM", "bf16"), at_clock=0.12)
-    '99 TFLOP/s, 10 % of the dense peak, 12 % at the clock that ran'
+    '99.0 TFLOP/s, 10 % of the dense peak, 12 % at the clock that ran'
     """
     words = [shown(value, unit)]
     if floor.of in NOMINAL:

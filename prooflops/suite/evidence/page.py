@@ -50,8 +50,8 @@ def since_section(file: EvidenceFile, report: RunReport) -> Section:
     return Section(
         "Claims since this run",
         [["claim", "statement", "verdict as written"], *younger] if younger else (),
-        answer=f"{many(len(younger), 'claim')} of the registry, stated after this run, not checked "
-        "by it. Statements, conditions and corrections on this page are those of today.",
+        answer=f"{many(len(younger), 'claim')} of the registry were stated after this run, which "
+        "did not check them. Statements, conditions and corrections on this page are today's.",
         anchor="since",
         is_folded=True,
     )

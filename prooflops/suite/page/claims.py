@@ -25,8 +25,8 @@ MARKS = {
 }
 PLURALS = {"holds": "hold", "FAILS": "FAIL", "error": "errors"}
 WHOSE_FAULT = (
-    "A test that crashed contradicts no claim and says nothing about this machine. The fault is "
-    "the suite's, or that of a package or driver below it: please report it with the log."
+    "A crashed test contradicts no claim and says nothing about this machine. The suite, a "
+    "package or a driver is at fault: please report it with the log."
 )
 LONGEST_REASONS = 7_000  # characters of all reasons together, on a page for a comment
 
@@ -74,7 +74,7 @@ def red_sections(report: RunReport) -> list[Section]:
 
 def _error_row(red: RedTest) -> list[str]:
     reason = literal(red.reason)
-    why = f"{reason}; whose fault: {red.fault}" if red.fault else reason
+    why = f"{reason}; at fault: {red.fault}" if red.fault else reason
     return [f"`{red.test}`", red.status, why, ", ".join(f"`{claim}`" for claim in red.claims)]
 
 

@@ -51,7 +51,7 @@ UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
 FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
 NO_CAUSE = "this machine shows no cause"
-NOT_COMPARED = "no floor of its figures is known"
+NOT_COMPARED = "none of its figures has a known floor"
 LOWER_BOUNDS = "rates are lower bounds"
 GUEST = "another guest"
 REPEAT = "Repeat it"
@@ -205,12 +205,12 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
         return UNKNOWN, NOT_COMPARED if found else "no benchmark with a floor ran"
     lower = sum(each.is_below_healthy for each in judged)
     without = len(found) - len(judged) - len(undecided)
-    none = f"none of {floors} could be judged"
+    none = f"{floors} could not be judged"
     clauses = [
         f"{len(judged)} of {floors} reached" if judged else none,
         f"{len(undecided)} could not be judged" * bool(judged and undecided),
         f"{lower} of them below the healthy range" * bool(lower),
-        f"{many(without, 'figure')} without a floor" * bool(without),
+        f"{many(without, 'figure')} without a known floor" * bool(without),
     ]
     seen = disturbance or next((each.beside for each in undecided), "")
     clauses.append(f"{seen}: {LOWER_BOUNDS}" * bool(seen))

@@ -36,14 +36,14 @@ def sentence(report: RunReport) -> str:
     numbers = {
         "hold": counts["holds"],
         "hold under a condition": counts["holds if"],
-        "are wrong as written (on any machine)": counts["corrected"],
+        "are wrong on any machine": counts["corrected"],
         "fail here": counts["FAILS"],
-        "ended by an error": counts["error"],
+        "crashed": counts["error"],
         "could not be checked": counts["not checked"],
         "are on record": counts["on record"],
     }
     said = [f"{number} {word}" for word, number in numbers.items() if number or word == "fail here"]
-    return f"Of {sum(numbers.values())} claims {', '.join(said)}."
+    return f"Of {sum(numbers.values())} claims, {', '.join(said)}."
 
 
 def unusual(report: RunReport) -> list[str]:
@@ -72,7 +72,7 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
         elif ratio < 1:
             contended = " (contended)" if any(each.unsettled for each in pair) else ""
             times = f"{ratio:.2g} times its rate{contended}"
-            yield f"{narrow} is multiplied slower than {wide}: at {times}"
+            yield f"products in {narrow} are slower than in {wide}: {times}"
 
 
 def _peaks(report: RunReport, best: Mapping[str, Measurement]) -> Mapping[str, float]:
@@ -99,7 +99,7 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
         listed = f"{len(wide)} of {len(benchmarks)} benchmarks"
-        yield f"{listed} spread too widely to conclude anything from them"
+        yield f"{listed} spread too widely for any conclusion"
 
 
 def _speeds(benchmarks: Sequence[Measurement]) -> str:
@@ -116,8 +116,8 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     ]
     if multiples and min(multiples) < FEWEST_CACHES:
         yield (
-            f"memory bandwidth may be too high: with arrays of {min(multiples):.1f} last-level "
-            "caches, the caches can serve a part of it"
+            f"memory bandwidth may be too high: the arrays are only {min(multiples):.1f} times the "
+            "last-level cache, which can serve a part of them"
         )
 
 
@@ -127,9 +127,9 @@ def _settings(report: RunReport) -> Iterable[str]:
         if key in flags and flags[key] != usual:
             yield f"{key} is {flags[key]}, not {usual} as usual"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
-        peak = "its cores x FLOPs per clock x clock, or of " * bool(report.clock_mhz)
+        peak = "cores x FLOPs per clock x clock, or to " * bool(report.clock_mhz)
         name = report.machine.get("name")
-        yield f"no vendor states a dense peak of {name}: shares are of {peak}the own ceiling"
+        yield f"no vendor states a dense peak of {name}: shares refer to {peak}the `own ceiling`"
 
 
 def limits(report: RunReport) -> list[str]:
@@ -152,8 +152,8 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         bounds = Counter(bench.bound for bench in own)
         listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
         yield (
-            f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels "
-            f"{listed}"
+            f"{dtype}: memory limits kernels below {ridge:.3g} FLOPs per byte; of {len(own)} "
+            f"kernels, {listed}"
         )
 
 
@@ -161,9 +161,9 @@ def _bandwidth(report: RunReport) -> Iterable[str]:
     if best := memory_stream(report.benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         marked = f", {best.remark}" if best.remark else ""
-        bound = "at least" if best.is_contended else "at most"
+        bound = "at least" if best.is_contended else "up to"
         kernel = best.case.partition("-")[2]
-        yield f"memory bandwidth: {best.rate_text} {bound} ({kernel}{marked}){share}"
+        yield f"memory bandwidth: {bound} {best.rate_text} ({kernel}{marked}){share}"
     reasons = report.unmeasured.values()
     yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
 
@@ -173,9 +173,9 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     limited = [fact for bench in benchmarks for fact in bench.facts if fact.startswith("power-lim")]
     if limited:
         lowest = min(limited)
-        clock = f", {lowest.partition(': ')[2]} at the lowest clock" if ": " in lowest else ""
+        clock = f" (lowest clock: {lowest.partition(': ')[2]})" if ": " in lowest else ""
         number = f"{len(limited)} of {len(benchmarks)}"
-        yield f"{number} benchmarks are power-limited{clock}: normal work"
+        yield f"{number} benchmarks ran at the power limit{clock}, which is normal"
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -218,7 +218,7 @@ def _step_figures(bench: Measurement) -> Iterable[str]:
     if kinds:
         kinds["no kernel"] = bench.number("idle_s")
         listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
-        yield f"of it {listed}"
+        yield f"of which {listed}"
 
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -230,4 +230,4 @@ def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     found = Counter(str(bench.info["bottleneck"]) for bench in loops).most_common()
     if found:
         listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
-        yield f"between data loading and step, the slower is: {listed}"
+        yield f"the slower of data loading and step: {listed}"

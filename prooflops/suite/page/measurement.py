@@ -127,7 +127,7 @@ class Measurement:
             return "spread too wide"
         apart = abs(self.number("parts_over_step") - 1)
         if self.has("parts_over_step") and apart > max(self.spread, USUAL_OVERLAP):
-            return "its parts do not add up to it"
+            return "its parts do not add up"
         for key, bound in (("share_of_ceiling", "ceiling"), ("share_of_attainable", "roof")):
             if self.number(key) > EXCEEDS:
                 return f"above its {bound}"

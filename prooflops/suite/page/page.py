@@ -29,29 +29,28 @@ from prooflops_gate.page.section import ABSENT, Headline, Page, Section
 # A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
 BARS = (
-    "Each bar runs from 0 to the `dense peak` or the vendor's bandwidth, else to what it names. A "
-    "line marks the `floor`, a band what healthy devices of this kind reach."
+    "A full bar is the `dense peak`, the vendor's bandwidth, or the value named beside the bar. "
+    "The line marks the `floor`; the band is the range of healthy devices of this kind."
 )
 FOOT = (
-    "Formula, count and measurement side by side: each claim is settled by at least two of them. "
-    "Beside this page lie the same in short as `.md`, and `verdicts.json` for programs."
+    "At least two of formula, count and measurement settle each claim. The same folder has a short "
+    "version of this page (`.md`), and `verdicts.json` for programs."
 )
 BANDWIDTHS = (
-    "On a CPU the rows of a cache run on one core, those of the memory on all. Rows whose time is "
-    "that of their launch are omitted."
+    "On a CPU the cache rows run on one core, the memory rows on all. Rows dominated by launch "
+    "overhead are omitted."
 )
 FASTEST = (
-    "Fastest round: what the chip does while its core has full speed. It is shown where no other "
-    "work competed, and compared with nothing; all other rates are medians."
+    "The fastest round shows what the chip does at full speed. It is shown only where no other "
+    "work competed, and is never compared; all other rates are medians."
 )
 PREDICTIONS = (
-    "FLOPs predict a ratio of times only where arithmetic limits both; intensities differ where "
-    "an operator is counted by another convention."
+    "FLOPs predict a ratio of times only where arithmetic limits both. Intensities differ where "
+    "the counter uses another convention."
 )
 SPREAD = (
-    "Time by the device's own clock. `spread`: the wider of the rounds' quartiles and of the "
-    "median's 95 % interval, as a share of the median; from 25 % on nothing is concluded. "
-    "`own ceiling`: the fastest product of the dtype in this run."
+    "The device's own clock measures the times. A `spread` above 25 % allows no conclusion. The "
+    "`own ceiling` is the rate of the fastest product of the dtype in this run."
 )
 
 
@@ -118,7 +117,7 @@ def _lead(report: RunReport) -> list[str]:
         lines.append(f"Red benchmarks: {', '.join(f'`{name}`' for name in names)}.")
     if report.errors:
         number = many(len(report.errors), "test")
-        lines.append(f"{number} ended by an error of the suite; that says nothing of the machine.")
+        lines.append(f"{number} crashed in the suite, which says nothing about this machine.")
     return lines
 
 
@@ -136,7 +135,7 @@ def measured(report: RunReport) -> list[str]:
 def undecided(report: RunReport) -> list[str]:
     """A sentence for each stated floor that could not be judged."""
     return [
-        f"A floor was stated for {each.name} and could not be judged: {each.text}."
+        f"The floor stated for {each.name} could not be judged: {each.text}."
         for each in report.undecided_floors
     ]
 

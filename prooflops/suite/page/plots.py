@@ -11,11 +11,13 @@ from prooflops_gate.console.tables import engineering
 from prooflops_gate.page.plot import Axis, Block, Line, Plot, Point
 from prooflops_gate.page.section import Section
 
-HOLLOW = "Hollow: contended, above its roof, or the spread is too wide to conclude."
+HOLLOW = (
+    "A hollow point allows no conclusion: it is contended, above its roof, or spread too widely."
+)
 ROOFS = (
-    "Both roofs are measured in the same run: the fastest product of the dtype (level), and the "
-    "bandwidth of the memory (slope). Attainable: the lower of both, by the bandwidth for the "
-    "kernel's own share of reads. *: counted by another convention, see counted_otherwise."
+    "Both roofs come from this run: the fastest product of the dtype (level), and the memory "
+    "bandwidth (slope). Attainable is the lower of both, at the bandwidth for the kernel's share "
+    "of reads. *: the counter uses another convention, see counted_otherwise."
 )
 PARTS = ("forward", "backward", "optimizer")
 NOT_KNOWN = "not known"
@@ -60,7 +62,7 @@ def roofline(report: RunReport) -> Section | None:
         height=460,
     )
     return Section(
-        "Which roof holds each kernel back?",
+        "Which roof limits each kernel?",
         roofline_table(kernels),
         [ROOFS, HOLLOW],
         plot,
@@ -119,7 +121,7 @@ def rates_by_size(report: RunReport) -> Section | None:
     )
     fastest = max(products, key=lambda each: each.arithmetic_rate or 0)
     return Section(
-        "How fast is each dtype multiplied, and from which size on?",
+        "How fast are products of each dtype, and from which size on?",
         remarks=[f"Lines join the square products. {HOLLOW}"],
         plot=plot,
         answer=f"The fastest is {fastest.name}: {fastest.rate_text}.",
@@ -156,7 +158,7 @@ def step_times(report: RunReport) -> Section | None:
         legend=PARTS,
         height=AXIS_HEIGHT + ROW_HEIGHT * len(known),
     )
-    remark = "Parts and whole are timed apart; where they do not agree, both are not known."
+    remark = "Parts and whole are timed separately; where they disagree, neither is known."
     question = "Where does the time of a training step go?"
     return Section(question, rows, [remark], plot if known else None)
 

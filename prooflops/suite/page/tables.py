@@ -102,7 +102,7 @@ def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> 
     for first, *names in groups.values():
         shown = names[:most] + ["..."] * (most is not None and len(names) > most)
         rows.append([first, str(len(names)), ", ".join(shown)])
-    return [["why, of the first", "benchmarks", "which"], *rows] if rows else []
+    return [["reason (figures: the first)", "benchmarks", "which"], *rows] if rows else []
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:

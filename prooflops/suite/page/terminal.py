@@ -95,9 +95,9 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 def _places(finished: FinishedRun) -> Iterator[str]:
     """Whether it is a part of a run, and where report and record are."""
     if finished.stopped:
-        yield f"part of a run: {finished.stopped}; no baseline, and the last whole report stays"
+        yield f"part of a run: {finished.stopped}; it is no baseline; the last whole report is kept"
     elif finished.report.partial and finished.folder:
-        yield f"part of a run: {finished.report.partial}; the last whole report stays"
+        yield f"part of a run: {finished.report.partial}; the last whole report is kept"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:

@@ -16,13 +16,13 @@ WORDS = {
         "cores times FLOPs per clock times clock; MFU refers to it."
     ),
     "floor": (
-        "the least that a healthy device delivers; a wide floor is not of this kind of device, "
-        "and finds gross defects alone."
+        "the least that a healthy device delivers; a wide floor is for any device, and "
+        "finds only gross defects."
     ),
     "own ceiling": "the best rate this machine reached for a dtype in this run.",
     "spread": (
-        "how far apart the rounds are: the wider of their quartiles and of the median's 95 % "
-        "interval, as a share of the median."
+        "the interquartile range of the rounds, or the 95 % interval of their median where that is "
+        "wider, as a share of the median."
     ),
 }
 

@@ -95,7 +95,7 @@ def level(name, bytes_per_s):
 @pytest.mark.parametrize(
     ("rate", "peak", "iqr_s", "said"),
     [
-        (0.8e12, 2e12, 0.0, "fp32 is multiplied slower than fp64: at 0.8 times"),
+        (0.8e12, 2e12, 0.0, "products in fp32 are slower than in fp64: 0.8 times"),
         (0.8e12, 1e12, 0.0, ""),
         (0.8e12, 0.0, 0.0, ""),
         (1.2e12, 2e12, 0.0, ""),
@@ -283,7 +283,7 @@ def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, othe
     assert [name for name, text in said.items() if "contended" in text] == labelled
     found = "; ".join(limits(report))
     assert "takes at most" in found
-    assert "B/s at least (" in found
+    assert "memory bandwidth: at least " in found
 
 
 def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
@@ -334,11 +334,11 @@ def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
             info["delivers"] = of_floor(stated, 780e12, 0.79, **bound)
 
     report = replace(report_of(open_floor), floors=("bf16", "fp32"))
-    of_bf16, of_fp32 = [line for line in page_of(report).lead if "A floor was stated" in line]
+    of_bf16, of_fp32 = [line for line in page_of(report).lead if "The floor stated" in line]
     assert "other work: rates are lower bounds" in page_of(report).headline.text
     assert "at least 780 TFLOP/s, 79 %" in of_bf16
     assert "at most 950 TFLOP/s, 96 %" in of_bf16
-    assert of_fp32.endswith("fp32 and could not be judged: no benchmark measured it.")
+    assert of_fp32.endswith("fp32 could not be judged: no benchmark measured it.")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
                 "idle_s": 0.003,
                 "seconds_by_kind": {"products": 0.022, "casts": 0.014},
             },
-            "takes 79.0 ms, MFU 33%, of it products 22.0 ms, casts 14.0 ms, no kernel 3.00 ms",
+            "takes 79.0 ms, MFU 33%, of which products 22.0 ms, casts 14.0 ms, no kernel 3.00 ms",
         ),
     ],
 )
