@@ -1,5 +1,6 @@
 """Loads the plugins of the suite and the gate; lends the claims the runnable models."""
 
+import gc
 import os
 from types import ModuleType
 
@@ -7,6 +8,9 @@ import pytest
 
 from prooflops import copies
 from prooflops_gate import needs
+
+# Imports and collection make a million objects that live to the end: none of them is garbage.
+gc.disable()
 
 pytest_plugins = ["prooflops_gate.plugin", "prooflops.plugin"]
 # The runner sets it for xdist's controller, whose workers inherit its environment.
@@ -23,6 +27,12 @@ def pytest_addoption() -> None:
         copies.refuse_another_accounting()
     except ImportError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
