@@ -21,8 +21,10 @@ import torch
 
 from prooflops.timing import alternating, median_interval, one_thread, synchronise
 
-CONFIDENCE = 0.99
-FEWEST_PAIRS = 9  # the interval needs 8; with 9 it tolerates one outlier on either side
+CONFIDENCE = 0.992
+FEWEST_PAIRS = 9  # the interval needs 8
+# So many pairs decide at once if all say the same, which is chance once in 500.
+DECISIVE_PAIRS = 10
 BLOCK_S = 3e-4  # a thousand times the timer's resolution
 BUDGET_S = 2.0
 SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
@@ -74,12 +76,13 @@ class Speed:
         *,
         pairs: int = 61,
         all_threads: bool = False,
+        decided: Callable[[float, float], bool] = lambda low, high: False,
     ) -> Ratio:
         """The ratio of times of `slow` to `fast`, both warmed up, in interleaved pairs of blocks.
 
-        A block repeats its function until it lasts about BLOCK_S; pairs are limited to `pairs`, and
-        to BUDGET_S after the first 9. The host uses
-        one thread, or `all_threads` if the claim is about them.
+        A block repeats its function until it lasts about BLOCK_S. Pairs are limited to `pairs`, to
+        BUDGET_S after the first 9, and to the first 10 where these are `decided`, from the lowest
+        to the highest. The host uses one thread, or `all_threads` if the claim is about them.
         """
         with contextlib.nullcontext() if all_threads else one_thread():
             calls = []
@@ -96,6 +99,8 @@ class Speed:
             ):
                 slow_s, fast_s = next(blocks)
                 ratios.append(slow_s / fast_s)
+                if len(ratios) == DECISIVE_PAIRS and decided(min(ratios), max(ratios)):
+                    break
         low, high = median_interval(ratios, CONFIDENCE) or (0.0, math.inf)
         return Ratio(median(ratios), low, high, len(ratios))
 
@@ -119,14 +124,23 @@ class Speed:
         """
         __tracebackhide__ = True
         absent_below, (low, high) = SAME_TIME if at_least == 1 else at_least, usual
+
+        def is_within(lowest: float, highest: float) -> bool:
+            return max(at_least, low) < lowest and highest < min(at_most, high)
+
+        def is_beyond(lowest: float, highest: float) -> bool:
+            return highest < absent_below or lowest > at_most
+
         for _ in range(2):
-            ratio = self.ratio(slow, fast, **options)
-            if holds := max(at_least, low) < ratio.low and ratio.high < min(at_most, high):
+            ratio = self.ratio(
+                slow, fast, decided=lambda *of: is_within(*of) or is_beyond(*of), **options
+            )
+            if holds := is_within(ratio.low, ratio.high):
                 break
         self._record(f"{claim}: {ratio}")
         if holds:
             return ratio
-        if ratio.high < absent_below or ratio.low > at_most:
+        if is_beyond(ratio.low, ratio.high):
             bounds = f"above {at_least:g}" + (
                 f" and below {at_most:g}" if at_most < math.inf else ""
             )

@@ -35,9 +35,13 @@ def noisy(centre, spread):
     return (centre * generator.lognormvariate(0, spread) for _ in count())
 
 
-def test_a_clear_difference_holds_and_is_recorded(assert_slower, recorded):
-    assert_slower(noisy(1.5, 0.05))
-    assert recorded[0].startswith("A over B: 1.5")
+@pytest.mark.parametrize(("centre", "pairs"), [(1.5, 10), (1.1, 61)])
+def test_a_clear_difference_holds_by_the_first_ten_pairs_if_all_show_it(
+    assert_slower, recorded, centre, pairs
+):
+    assert_slower(noisy(centre, 0.05))
+    assert recorded[0].startswith("A over B: 1.")
+    assert recorded[0].endswith(f", {pairs} pairs)")
 
 
 def test_a_clear_contradiction_fails_with_the_ratio(assert_slower):
