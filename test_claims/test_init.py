@@ -4,10 +4,11 @@ Bounds follow from the distribution of the samples, and are wrong once in a bill
 """
 
 import math
+from statistics import NormalDist
 
 import pytest
+import scipy
 import torch
-from scipy import integrate, special, stats
 from torch import nn
 
 from test_claims.oracles.dispatched import linear_net
@@ -16,7 +17,7 @@ from test_claims.strategies import in_fp64
 
 FALSE_ALARM = 1e-9
 # 6.1 of them.
-SIGMAS = float(stats.norm.isf(FALSE_ALARM / 2))
+SIGMAS = -NormalDist().inv_cdf(FALSE_ALARM / 2)
 
 
 def normal_values(device, seed, *shape):
@@ -39,7 +40,7 @@ def root_mean_square(x):
 
 def deviation_bounds(deviation, samples):
     """Where the root mean square of `samples` N(0, deviation²) values lies: squares are a χ²."""
-    squares = stats.chi2(samples)
+    squares = scipy.stats.chi2(samples)
     low = squares.ppf(FALSE_ALARM / 2) / samples
     high = squares.isf(FALSE_ALARM / 2) / samples
     return deviation * math.sqrt(low), deviation * math.sqrt(high)
@@ -47,7 +48,7 @@ def deviation_bounds(deviation, samples):
 
 def share_bounds(share, samples):
     """Where the share of samples lies that have a property of this probability: a binomial."""
-    number = stats.binom(samples, share)
+    number = scipy.stats.binom(samples, share)
     low = number.ppf(FALSE_ALARM / 2)
     high = number.isf(FALSE_ALARM / 2)
     return low / samples, high / samples
@@ -66,7 +67,7 @@ def growth_bounds(width, layers, deviation=1.0):
         return layers * (tilt * math.log(2) + logarithm)
 
     rarity = math.log(2 / FALSE_ALARM)
-    up = math.sqrt(2 * rarity / (layers * special.polygamma(1, width / 2)))
+    up = math.sqrt(2 * rarity / (layers * scipy.special.polygamma(1, width / 2)))
     # The cumulant is finite above -width / 2.
     down = min(up, width / 4)
     low = -(cumulant(-down) + rarity) / down
@@ -78,7 +79,7 @@ def truncated_moment(power, bound):
     """The expectation of x^power for a standard normal x truncated at ±bound, by integration."""
 
     def integral(power):
-        return integrate.quad(lambda x: x**power * math.exp(-x * x / 2), -bound, bound)[0]
+        return scipy.integrate.quad(lambda x: x**power * math.exp(-x * x / 2), -bound, bound)[0]
 
     return integral(power) / integral(0)
 
