@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from test_claims.oracles.messages import at_most, equal
-from test_claims.oracles.training import Training, generators_kept, kinds_on
+from test_claims.oracles.training import STEPS, Training, generators_kept, random_run
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes_among,
@@ -24,7 +24,6 @@ from test_claims.strategies import (
 
 # numpy's range, less one.
 seeds = st.integers(0, 2**32 - 2)
-STEPS = 3
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -42,13 +41,6 @@ def deterministic():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(before)
-
-
-def random_run(device, seed):
-    """Losses and weights of a short run with dropout, shuffled batches and noise."""
-    kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
-    run = Training(device, kinds, seed=seed)
-    return run.losses(STEPS), run.weights()
 
 
 @pytest.mark.claim("rand.fixed-seed")
@@ -119,7 +111,7 @@ def test_on_a_cpu_a_layers_gradients_repeat_bit_for_bit(layer):
 def test_another_process_repeats_a_run_from_its_seed():
     # A sum is divided among the threads, and rounded by their number.
     program = (
-        "import torch; from test_claims.test_rand import random_run;"
+        "import torch; from test_claims.oracles.training import random_run;"
         f"torch.set_num_threads({torch.get_num_threads()});"
         "print(random_run(torch.device('cpu'), 7))"
     )

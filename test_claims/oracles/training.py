@@ -13,6 +13,7 @@ KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
 EXAMPLES = 40
 BATCH = 8
 WIDTH = 6
+STEPS = 3
 
 
 def kinds_on(device):
@@ -164,3 +165,10 @@ def generators_kept():
         finally:
             np.random.set_state(ours)  # noqa: NPY002
             random.setstate(pythons)
+
+
+def random_run(device, seed):
+    """Losses and weights of a short run with dropout, shuffled batches and noise."""
+    kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
+    run = Training(device, kinds, seed=seed)
+    return run.losses(STEPS), run.weights()
