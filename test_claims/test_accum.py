@@ -1,5 +1,7 @@
 """Gradient accumulation: the gradient of the large batch at the memory of the small one."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -137,6 +139,7 @@ def measured_step(request, workloads, device):
     x = workloads.inputs(model, batch, device=device)
     net(x[:2]).pow(2).mean().backward()
 
+    @cache
     def phases(micro_batches):
         net.zero_grad()
         with measured_memory(device) as held:

@@ -315,8 +315,10 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
     way = torch.linspace(0.02, 0.15, width).to(device)
 
     def left(keeping, begin=1.0):
+        target = of(x @ (begin + way))
+
         def loss(weights):
-            return (of(x @ weights) - of(x @ (begin + way))).pow(2).mean()
+            return (of(x @ weights) - target).pow(2).mean()
 
         def gradient(weights):
             wide = weights.float().requires_grad_()
