@@ -26,6 +26,8 @@ Call = Callable[..., Tensor]
 # Kernels change their way above these numbers of elements in a row, or in a tensor.
 SHORT, LONG_ROW, MANY, HUGE = SIZES = (200, 4_096, 65_536, 2**20)
 OUTPUTS = 24
+# Rows of a table that are looked up several times.
+REPEATED = 50
 LAYOUTS = ("contiguous", "rows apart", "transposed", "every second")
 
 
@@ -230,9 +232,10 @@ def relu(x):
 
 
 def lookups(table):
-    """Each row of a table three times, not in order."""
+    """Each row of a table, not in order, and the first ones three times."""
     rows = table.numel() // table.shape[-1]
-    return torch.arange(3 * rows, device=table.device) * 7 % rows
+    each = torch.arange(rows, device=table.device) * 7 % rows
+    return torch.cat([each, each[:REPEATED], each[:REPEATED]])
 
 
 def embedded(table):
