@@ -101,6 +101,9 @@ def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path):
         run.output,
         re.MULTILINE,
     )
+    again = r"^measure again what is below its floor: pytest .* '\S*ceiling\[bf16-sustainable\]'$"
+    assert re.search(again, run.output, re.MULTILINE)
+    assert re.search(r"^BELOW FLOOR: bf16 \(.*; 1 of \d floors missed$", run.output, re.MULTILINE)
     assert re.search(r"^delivers +fp16 ", run.output, re.MULTILINE)
     assert re.search(r"^delivers +one launch +4.4\d µs", run.output, re.MULTILINE)
 

@@ -58,22 +58,15 @@ def given(arguments: Sequence[str]) -> str:
     return command_of(RUNNER, arguments)
 
 
-def of_tests(command: str, tests: Sequence[str]) -> str:
-    """The command with its options, but for these tests instead of its own.
+def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> str:
+    """The command that began a run, with its options, but for these tests instead of its own.
 
-    >>> print(of_tests('make evidence ARGS="--quick --floor fp32=0.9 bench"', ["bench/a.py::a[b]"]))
-    make validate ARGS="--quick --floor fp32=0.9 'bench/a.py::a[b]'"
-    >>> of_tests("pytest --quick", ["bench/a.py::a"])
-    'pytest --quick bench/a.py::a'
+    >>> print(of_tests("make evidence", ["--floor", "fp32=0.9", "bench"], ["bench/a.py::a[b]"]))
+    make validate ARGS="--floor fp32=0.9 'bench/a.py::a[b]'"
     """
-    launcher, *words = shlex.split(command)
-    if launcher == "make":
-        # Not "make evidence", which keeps a run in results/.
-        launcher, given_words = MAKE, "".join(words[1:]).removeprefix("ARGS=")
-        words = shlex.split(given_words.replace("$$", "$"))
-    elif launcher != PYTEST:
-        launcher, words = RUNNER, words[2:]
-    kept = [word for word in words if not word.startswith(ROOMS)]
+    # Not "make evidence", which keeps a run in results/.
+    launcher = next((each for each in (PYTEST, RUNNER) if command.startswith(each)), MAKE)
+    kept = [word for word in arguments if not word.startswith(ROOMS)]
     return command_of(launcher, [*kept, *tests])
 
 

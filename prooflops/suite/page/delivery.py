@@ -165,21 +165,28 @@ def answer(found: Sequence[Figure], benchmarks: Sequence[Measurement]) -> tuple[
 
 
 def next_step(
-    mark: Mark, found: Sequence[Figure], disturbance: str, command: str
+    mark: Mark,
+    found: Sequence[Figure],
+    disturbance: str,
+    command: str,
+    arguments: Sequence[str],
 ) -> tuple[str, str]:
-    """What to do after this answer, and the command that does it; `command` began the run."""
+    """What to do after this answer, and the command that does it.
+
+    `command` began the run, and `arguments` are pytest's in it.
+    """
     below = [each.row.fullname for each in found if each.met is False and each.row]
     beside = disturbance or next((each.beside for each in found if each.beside), "")
     if mark is REACHES:
         return REPEAT, command
     if below:
-        return "Measure again what is below its floor", of_tests(command, below)
+        return "Measure again what is below its floor", of_tests(command, arguments, below)
     if beside:
         where = "on a dedicated machine" if beside.startswith(GUEST) else "without the other work"
         return f"For full rates, repeat it {where}", command
     if found:
         return "State a floor (--floor) or a dense peak (--peak), and repeat it", command
-    return "Run all benchmarks", of_tests(command, ["bench"])
+    return "Run all benchmarks", of_tests(command, arguments, ["bench"])
 
 
 def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:

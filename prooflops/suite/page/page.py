@@ -95,7 +95,9 @@ def headline(report: RunReport) -> Headline:
     else:
         beside = delivery.disturbance(report.benchmarks)
         mark, text = delivery.verdict(report.figures, beside)
-        advice, command = delivery.next_step(mark, report.figures, beside, report.command)
+        advice, command = delivery.next_step(
+            mark, report.figures, beside, command, report.arguments
+        )
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     if machine.get("device") == "cpu":

@@ -38,39 +38,37 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 def at_one_clock(
     benchmarks: Sequence[Measurement], derived: Mapping[str, float]
-) -> tuple[tuple[Measurement, ...], dict[str, float], float]:
+) -> tuple[tuple[Measurement, ...], Mapping[str, float], float]:
     """The benchmarks with shares of one peak a dtype, these peaks, and their clock in MHz.
 
     `derived`: a CPU's peaks at the first clock. The highest clock that the run saw counts, since a
     core that was interrupted seems to run at a lower one. Without a clock nothing changes.
     """
+    # A stream of a cache uses one core, and has its units.
     clocked = [
         bench
         for bench in benchmarks
-        if bench.dtype in derived and bench.has("clock_mhz", "units_flop_per_s")
+        if bench.dtype in derived and bench.has("units_flop_per_s") and not bench.level
     ]
-    per_mhz: dict[str, float] = {}
-    for bench in clocked:
-        # A row that uses one core has the units of one.
-        here = bench.number("units_flop_per_s") / bench.number("clock_mhz")
-        per_mhz[bench.dtype] = max(per_mhz.get(bench.dtype, 0.0), here)
-    clocks_mhz = [bench.number("clock_mhz") for bench in clocked]
-    clocks_mhz += [derived[dtype] / each for dtype, each in per_mhz.items()]
-    highest_mhz = max(clocks_mhz, default=0.0)
-    peaks = {**derived, **{dtype: each * highest_mhz for dtype, each in per_mhz.items()}}
+    if not clocked:
+        return tuple(benchmarks), derived, 0.0
+    of_first = derived[clocked[0].dtype] / clocked[0].number("units_flop_per_s")
+    first_mhz = clocked[0].number("clock_mhz") * of_first
+    highest_mhz = max([first_mhz, *(bench.number("clock_mhz") for bench in clocked)])
+    peaks = {dtype: peak * highest_mhz / first_mhz for dtype, peak in derived.items()}
     rows = [
-        replace(bench, info=_of_peak(bench.info, peaks.get(bench.dtype), highest_mhz))
+        replace(bench, info=_of_peak(bench.info, peaks[bench.dtype], highest_mhz))
+        if bench in clocked
+        else bench
         for bench in benchmarks
     ]
     return tuple(rows), peaks, highest_mhz
 
 
-def _of_peak(info: Mapping[str, Any], peak: float | None, clock_mhz: float) -> Mapping[str, Any]:
-    """What a row delivers, as a share of this peak where its own was derived from a clock."""
+def _of_peak(info: Mapping[str, Any], peak: float, clock_mhz: float) -> Mapping[str, Any]:
+    """What a row delivers as a share of this peak, where its floor is a share of the peak."""
     entry = info.get("delivers") or {}
-    if not (peak and clock_mhz and entry.get("nominal")) or entry["floor"]["of"] != "peak":
-        return info
-    if info.get("mfu"):
+    if not entry.get("nominal") or entry["floor"]["of"] != "peak":
         return info
     shares = {"share": entry["value"] / peak, "nominal": peak, "clock_mhz": clock_mhz}
     if "most" in entry:

@@ -72,6 +72,7 @@ class RunReport:
     date: str = ""
     duration_s: float | None = None
     command: str = ""
+    arguments: tuple[str, ...] = ()
     revision: str = ""
     version: str = ""
     pace: str = ""
@@ -143,6 +144,7 @@ def run_report(
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
     is_dirty = revision and commit.get("dirty")
+    arguments = tuple(map(str, ours["arguments"]))
     benchmarks = reconciled(map(Measurement.of, record["benchmarks"]))
     benchmarks, derived, clock_mhz = at_one_clock(benchmarks, ours["peaks"].get(DERIVED, {}))
     return RunReport(
@@ -157,7 +159,8 @@ def run_report(
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
         duration_s=ours["duration_s"],
-        command=ours.get("command") or command_of(PYTEST, list(map(str, ours["arguments"]))),
+        command=ours.get("command") or command_of(PYTEST, arguments),
+        arguments=arguments,
         revision=f"{revision} with uncommitted changes" if is_dirty else revision,
         version=ours["version"],
         pace=ours["pace"],
