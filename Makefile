@@ -3,7 +3,7 @@
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
-# make lint       lint, types and import rules
+# make lint       lint, types, import rules and workflows
 # make docs       builds the site into site/; read it with: python -m http.server --directory site
 #
 # PYTHON=... is the Python to validate, by default the active one. It is used unchanged if it has the packages; otherwise
@@ -102,7 +102,9 @@ endif
 
 lint:
 	@$(python) -m ruff check && $(python) -m ruff format --check && $(python) -m mypy \
-		&& $(python) -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())"
+		&& $(python) -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())" \
+		&& PATH="$$($(python) -c 'import sysconfig; print(sysconfig.get_path("scripts"))'):$$PATH" \
+		zizmor --offline --no-progress --quiet .github action.yml docs/workflows/gate.yml
 
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 exec $(python) -m mkdocs build --strict --quiet

@@ -8,7 +8,6 @@ keep comments in a file.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,13 +226,6 @@ def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
     )
 
 
-def test_actions_are_pinned_and_none_checks_out_over_what_was_built():
-    used = [
-        step["uses"]
-        for job in (*JOBS.values(), ACTION["runs"])
-        for step in job["steps"]
-        if "uses" in step
-    ]
-    assert all(re.fullmatch(r"actions/[a-z/-]+@[0-9a-f]{40}", each) for each in used), used
-    own = [step.get("uses", "") for step in ACTION["runs"]["steps"]]
-    assert not any("checkout" in each for each in own)
+def test_the_action_does_not_check_out_over_what_was_built():
+    used = [step.get("uses", "") for step in ACTION["runs"]["steps"]]
+    assert not any("checkout" in each for each in used)
