@@ -7,6 +7,7 @@ import posixpath
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from mkdocs.structure.files import File
@@ -67,19 +68,30 @@ def on_page_markdown(markdown, page, files, **_others):
             address = CODE + path
         return f"]({address}{'#' * bool(heading)}{heading})"
 
-    markdown = re.sub(r"<!-- options: ([\w-]+) -->", options, markdown)
+    markdown = re.sub(r"<!-- options: (\S+) -->", options, markdown)
     markdown = re.sub(r"<!-- schema: (\S+) -->", schema, markdown)
     return re.sub(r"\]\(([^)\s]+)\)", link, markdown)
 
 
+@cache
+def help_of_pytest():
+    command = [sys.executable, "-m", "pytest", "--help"]
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+
+
 def options(found):
-    """The options of a group, and the ini settings, as `pytest --help` has them."""
-    command = [sys.executable, "-m", "pytest", "--help", "-p", "prooflops_gate.plugin"]
-    text = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    _, _, below = text.partition(f"\n{found[1]}:\n")
-    lines = below.partition("\n\n")[0]
-    assert lines, f"pytest --help has no group {found[1]}"
-    return f"```text\n{lines}\n```"
+    """The group of `pytest --help` with an option, or the ini settings with a prefix."""
+    pattern = r"^  (\S.*?)(?:  +|\n +)(.*(?:\n {10,}.*)*)"
+    for section in help_of_pytest().split("\n\n"):
+        entries = re.findall(pattern, section, re.MULTILINE)
+        if found[1].startswith("--"):
+            rows = entries if any(name == found[1] for name, _ in entries) else []
+        else:
+            rows = [entry for entry in entries if re.match(found[1], entry[0])]
+        if rows:
+            cells = [[f"`{name.strip(':')}`", " ".join(text.split())] for name, text in rows]
+            return "\n".join(markdown_table([["", ""], *cells]))
+    raise ValueError(f"pytest --help has no {found[1]}")
 
 
 def schema(found):

@@ -1,6 +1,6 @@
 """`python -m prooflops` lists its commands, prints figures, and names a wrong request.
 
-docs/reference/models.md has a transcript of what is printed.
+docs/how-to/plan.md has a transcript of what is printed.
 """
 
 import json
