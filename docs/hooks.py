@@ -24,6 +24,8 @@ FORMULAS = [
     for file in sorted((ROOT / "accounting").rglob("[!_]*.py"))
 ]
 INSTRUMENTS = ["prooflops", "prooflops.counted", "prooflops.memory", "prooflops.families"]
+# An option or a setting in the output of `pytest --help`, and its text.
+ENTRY = r"^  (\S.*?)(?:  +|: |\n +)(.*(?:\n {10,}.*)*)"
 MODULES = [*INSTRUMENTS, *FORMULAS, "prooflops_gate.hookspecs"]
 
 
@@ -68,7 +70,7 @@ def on_page_markdown(markdown, page, files, **_others):
             address = CODE + path
         return f"]({address}{'#' * bool(heading)}{heading})"
 
-    markdown = re.sub(r"<!-- options: (\S+) -->", options, markdown)
+    markdown = re.sub(r"<!-- (options|settings): (.+) -->", options, markdown)
     markdown = re.sub(r"<!-- schema: (\S+) -->", schema, markdown)
     return re.sub(r"\]\(([^)\s]+)\)", link, markdown)
 
@@ -80,18 +82,18 @@ def help_of_pytest():
 
 
 def options(found):
-    """The group of `pytest --help` with an option, or the ini settings with a prefix."""
-    pattern = r"^  (\S.*?)(?:  +|\n +)(.*(?:\n {10,}.*)*)"
+    """The groups of `pytest --help` with this title, or the ini settings with these prefixes."""
+    kind, words = found.groups()
+    rows = [["", ""]]
     for section in help_of_pytest().split("\n\n"):
-        entries = re.findall(pattern, section, re.MULTILINE)
-        if found[1].startswith("--"):
-            rows = entries if any(name == found[1] for name, _ in entries) else []
-        else:
-            rows = [entry for entry in entries if re.match(found[1], entry[0])]
-        if rows:
-            cells = [[f"`{name.strip(':')}`", " ".join(text.split())] for name, text in rows]
-            return "\n".join(markdown_table([["", ""], *cells]))
-    raise ValueError(f"pytest --help has no {found[1]}")
+        title = section.strip().partition("\n")[0].removesuffix(":")
+        for name, text in re.findall(ENTRY, section, re.MULTILINE):
+            is_asked = title.partition(":")[0] == words and name.startswith("--")
+            if is_asked if kind == "options" else re.match(words, name):
+                code = name.strip(":").replace("|", "&#124;")
+                rows.append([f"<code>{code}</code>", " ".join(text.split())])
+    assert rows[1:], f"pytest --help has no {kind} of {words}"
+    return "\n".join(markdown_table(rows))
 
 
 def schema(found):
