@@ -6,6 +6,10 @@ package that is not to be had is skipped.
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+
 import nox
 
 nox.options.default_venv_backend = "venv"
@@ -21,11 +25,28 @@ GATE = """-c /dev/null --rootdir=. --confcutdir=meta_tests/prooflops_gate -p pro
     -m""".split()
 GATE += ["not prove", "-o", "markers=prove: takes long"]
 ROOMS = ["meta_tests/prooflops_gate"]
+TESTED = Path(__file__).parent / "results" / "tested.json"
 
 
 def pinned(packages: dict[str, str]) -> list[str]:
     """Requirements of these versions."""
     return [f"{name}=={version}" for name, version in packages.items()]
+
+
+def keep(session: nox.Session, what: str, *packages: str) -> None:
+    """Keeps that this has passed, whole, as a row of docs/reference/tested.md."""
+    if session.posargs:
+        return
+    read = "import sys, importlib.metadata as m; print(*map(m.version, sys.argv[1:]))"
+    versions = session.run("python", "-c", read, *packages, silent=True).split()
+    found = dict(zip(packages, versions, strict=True))
+    torch = found.pop("torch", "-")
+    others = ", ".join(map(" ".join, found.items())) or "-"
+    rows = json.loads(TESTED.read_text(encoding="utf-8"))
+    rows = [row for row in rows if row[:4] != [what, session.python, torch, others]]
+    rows.append([what, session.python, torch, others, time.strftime("%Y-%m-%d")])
+    lines = ",\n ".join(json.dumps(row) for row in sorted(rows))
+    TESTED.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
 
 
 @nox.session(python=PYTHONS)
@@ -41,6 +62,7 @@ def gate(session: nox.Session) -> None:
         "pyyaml",
     )
     session.run("python", "-m", "pytest", *GATE, *(session.posargs or ROOMS))
+    keep(session, "gate", "pytest", "pytest-benchmark")
 
 
 @nox.session(python=PYTHONS[0])
@@ -48,6 +70,7 @@ def gate_oldest(session: nox.Session) -> None:
     """The same with the oldest packages, on the oldest Python."""
     session.install("--only-binary=:all:", *pinned(OLDEST), "hypothesis", "tomli", "pyyaml")
     session.run("python", "-m", "pytest", *GATE, *(session.posargs or ROOMS))
+    keep(session, "gate", *OLDEST)
 
 
 @nox.session(python=PYTHONS)
@@ -63,6 +86,7 @@ def suite(session: nox.Session, torch: str) -> None:
     """
     session.install(f"torch=={torch}", "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
+    keep(session, "claims", "torch")
 
 
 @nox.session(python=PYTHONS[0])
@@ -70,3 +94,4 @@ def suite_oldest(session: nox.Session) -> None:
     """The claims with the oldest packages, on the oldest Python."""
     session.install(*pinned(SUITE), "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
+    keep(session, "claims", "torch")

@@ -1,5 +1,6 @@
 """Links, paths, names, options and targets in the documents are there; examples run."""
 
+import json
 import pkgutil
 import posixpath
 import re
@@ -18,7 +19,9 @@ from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
 from prooflops.__main__ import command_line
 from prooflops.suite.evidence.__main__ import parser
+from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.registry import Claim, Source, load_registry
+from prooflops_gate.console.tables import markdown_table
 
 FILES = [
     *ROOT.glob("*.md"),
@@ -165,6 +168,24 @@ def test_a_how_to_page_is_short():
     words = {page: len(PAGES[page].split()) for page in PAGES if "/how-to/" in page}
     del words["docs/how-to/your-model.md"]
     assert {page: number for page, number in words.items() if number > 300} == {}
+
+
+def test_what_was_run_is_one_table_of_the_records(pytestconfig):
+    rows = [["what", "Python", "torch", "with", "date"]]
+    rows += json.loads((ROOT / "results" / "tested.json").read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "results").glob("*.jsonl")):
+        plan = EvidenceFile(path).plan
+        machine = plan["fingerprint"]
+        link = f"[{machine['name']}](../../results/{path.stem}.md), {plan['pace']}"
+        driver = f"driver {machine['driver']}" if machine["driver"] else "-"
+        rows.append([link, machine["python"], machine["torch"], driver, path.stem[-10:]])
+    file = ROOT / "docs" / "reference" / "tested.md"
+    head, _, shown = file.read_text(encoding="utf-8").partition("\n| ")
+    table = "\n".join(markdown_table(rows)) + "\n"
+    if pytestconfig.getoption("--update-golden"):
+        file.write_text(f"{head.rstrip()}\n\n{table}", encoding="utf-8")
+    else:
+        assert f"| {shown}" == table, "--update-golden writes it"
 
 
 def test_the_indexes_list_every_document():
