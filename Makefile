@@ -23,7 +23,10 @@ USER = -e '/^dependencies = \[/,/^\]/p'
 # Optional: installed with a .venv, and without it one process runs all tests.
 PARALLEL = -e '/^parallel = \[/,/^\]/p'
 DEV = -e '/^dev = \[/,/^\]/p'
-LISTS = $(USER) $(if $(filter-out validate evidence,$(or $(MAKECMDGOALS),validate)),$(DEV))
+TESTS = $(filter-out validate evidence,$(or $(MAKECMDGOALS),validate))
+LISTS = $(USER) $(if $(TESTS),$(DEV))
+# Tests import a third of the modules of torch and transformers, which take pip half a minute to compile.
+COMPILING = $(if $(TESTS),--no-compile)
 needs = sed -n $(LISTS) $(1) pyproject.toml prooflops_gate/pyproject.toml | sed -n -e '/"prooflops-gate/d' -e 's/^ *"\([^"]*\)".*/\1/p'
 # pip itself says whether the active Python has them: it can find no other package.
 HAS_ALL = $(call needs) | PIP_CONFIG_FILE=/dev/null "$(PYTHON)" -m pip --isolated install --dry-run --no-index --requirement /dev/stdin \
@@ -37,7 +40,7 @@ define SETUP
 	{ .venv/bin/python -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear $${torch:+--system-site-packages} .venv; } \
 	&& if [ "$$torch" ]; then echo "$$torch" > .venv/constraints.txt && "$(PYTHON)" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> "$$(echo .venv/lib/python*/site-packages)/active.pth"; else cp constraints.txt .venv; fi \
-	&& $(call needs,$(PARALLEL)) | .venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
+	&& $(call needs,$(PARALLEL)) | .venv/bin/python -m pip install --quiet $(COMPILING) --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
 endef
 
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
