@@ -33,20 +33,15 @@ def pinned(packages: dict[str, str]) -> list[str]:
     return [f"{name}=={version}" for name, version in packages.items()]
 
 
-def keep(session: nox.Session, what: str, *packages: str) -> None:
+def keep(session: nox.Session, what: str, torch: str = "-") -> None:
     """Keeps that this has passed, whole, as a row of docs/reference/tested.md."""
     if session.posargs:
         return
-    read = "import sys, importlib.metadata as m; print(*map(m.version, sys.argv[1:]))"
-    versions = session.run("python", "-c", read, *packages, silent=True).split()
-    found = dict(zip(packages, versions, strict=True))
-    torch = found.pop("torch", "-")
-    others = ", ".join(map(" ".join, found.items())) or "-"
-    rows = json.loads(TESTED.read_text(encoding="utf-8"))
-    rows = [row for row in rows if row[:4] != [what, session.python, torch, others]]
-    rows.append([what, session.python, torch, others, time.strftime("%Y-%m-%d")])
-    lines = ",\n ".join(json.dumps(row) for row in sorted(rows))
-    TESTED.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
+    case = [what, session.python, torch]
+    rows = [row for row in json.loads(TESTED.read_text("utf-8")) if row[:3] != case]
+    rows.append([*case, time.strftime("%Y-%m-%d")])
+    lines = ",\n ".join(map(json.dumps, sorted(rows)))
+    TESTED.write_text(f"[\n {lines}\n]\n", "utf-8")
 
 
 @nox.session(python=PYTHONS)
@@ -62,7 +57,7 @@ def gate(session: nox.Session) -> None:
         "pyyaml",
     )
     session.run("python", "-m", "pytest", *GATE, *(session.posargs or ROOMS))
-    keep(session, "gate", "pytest", "pytest-benchmark")
+    keep(session, "gate")
 
 
 @nox.session(python=PYTHONS[0])
@@ -70,7 +65,7 @@ def gate_oldest(session: nox.Session) -> None:
     """The same with the oldest packages, on the oldest Python."""
     session.install("--only-binary=:all:", *pinned(OLDEST), "hypothesis", "tomli", "pyyaml")
     session.run("python", "-m", "pytest", *GATE, *(session.posargs or ROOMS))
-    keep(session, "gate", *OLDEST)
+    keep(session, "gate, oldest packages")
 
 
 @nox.session(python=PYTHONS)
@@ -86,7 +81,7 @@ def suite(session: nox.Session, torch: str) -> None:
     """
     session.install(f"torch=={torch}", "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
-    keep(session, "claims", "torch")
+    keep(session, "claims", torch)
 
 
 @nox.session(python=PYTHONS[0])
@@ -94,4 +89,4 @@ def suite_oldest(session: nox.Session) -> None:
     """The claims with the oldest packages, on the oldest Python."""
     session.install(*pinned(SUITE), "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
-    keep(session, "claims", "torch")
+    keep(session, "claims, oldest packages", SUITE["torch"])
