@@ -13,14 +13,20 @@ for (const table of document.querySelectorAll("#gallery ~ table, #gallery ~ * ta
       row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
   };
   table.before(search);
+  table.style.whiteSpace = "nowrap";
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement("button");
+    button.style.cursor = "pointer";
     button.append(...head.childNodes);
     head.append(button);
     button.onclick = () => {
       const order = head.ariaSort === "descending" ? "ascending" : "descending";
-      for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+      for (const each of table.tHead.rows[0].cells) {
+        each.removeAttribute("aria-sort");
+        each.firstChild.style.textDecoration = "";
+      }
       head.setAttribute("aria-sort", order);
+      button.style.textDecoration = order === "ascending" ? "overline" : "underline";
       const numbers = /^(-|[\d.]+( \(.*\))?|[\d.]+% .*)$/;
       const isNumber = rows.every((row) => numbers.test(value(row, column)));
       const key = (row) => (isNumber ? parseFloat(value(row, column)) || 0 : value(row, column));

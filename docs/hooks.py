@@ -53,6 +53,9 @@ def on_page_markdown(markdown, page, files, **_others):
     """Fills in tables that the code defines, and leads links out of the site to the code."""
     place = page.file.src_uri
     is_evidence = place.startswith("results/")
+    if is_evidence:
+        # Its tables are wide.
+        page.meta["hide"] = ["navigation", "toc"]
     folder = posixpath.dirname(place if is_evidence else f"docs/{place}")
 
     def link(found):

@@ -63,7 +63,7 @@ def why_refused(file: EvidenceFile, report: RunReport) -> str:
 def table(runs: Sequence[Run]) -> str:
     """One row per run."""
     if not runs:
-        return "None yet.\n"
+        return f"No run by today's measuring method ({timing.METHOD}) yet.\n"
     best = [best_products(report.benchmarks) for _, report in runs]
     dtypes = [dtype for dtype in DTYPES if any(dtype in each for each in best)]
     rows = [["device", "torch", "date", "pace", "method", "verdict", *dtypes, "memory", "MFU"]]
