@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from prooflops.trace import tensors_in
+
 FSDP = "torch.distributed.fsdp"
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 
@@ -34,6 +36,12 @@ class Copies:
     def known(self, tensor: Tensor) -> Tensor:
         """The copy that was made of it; the tensor itself if none was."""
         return self._tensors.get(id(tensor), tensor)
+
+    def known_in(self, tree: Any) -> Any:
+        """The tree with the copies that were made of its tensors."""
+        if self._tensors.keys().isdisjoint(map(id, tensors_in(tree))):
+            return tree
+        return tree_map_only(Tensor, self.known, tree)
 
     def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:
         """A leaf, or a parameter of a parameter; the same for the same tensor.

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from prooflops.memory.boxed_numbers import BoxedNumbers
 from prooflops.memory.copies import Copies
@@ -106,7 +105,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         when = phase()
         if when != FORWARD and self._copies is not None:
             # Torch has no function modes on in a backward pass, which may run layers again.
-            args, kwargs = tree_map_only(Tensor, self._copies.known, (args, kwargs))
+            args, kwargs = self._copies.known_in((args, kwargs))
         out = self._run(func, args, kwargs, when)
         self._kernels.enter(Operation(func, args, kwargs, out, when, seconds=0.0))
         return out
