@@ -14,7 +14,7 @@ SAME_FIGURE = 0.006
 
 def contradictions(report):
     """What the report of a run concludes against its own figures."""
-    checks = (_shares, _figures, _peaks, _best_rates, _ceilings, _roofs, _caches)
+    checks = (_shares, _figures, _best_rates, _ceilings, _roofs, _caches)
     return [said for check in checks for said in check(report)]
 
 
@@ -25,7 +25,7 @@ def _shares(report):
 
 
 def _figures(report):
-    """A figure is one row's, and is compared with one floor."""
+    """A figure is one row's, and is compared with one floor; a dtype has one dense peak."""
     for figure in report.figures:
         entry = figure.entry
         value = entry["value"]
@@ -35,20 +35,12 @@ def _figures(report):
         is_of_peak = figure.floor and figure.floor.of in ("peak", "bandwidth")
         if of_row and is_of_peak and abs(entry["share"] - of_row) > SAME_FIGURE:
             yield f"{figure.name} is at {entry['share']:.1%} of its peak, its row {of_row:.1%}"
+        peak = is_of_peak and report.peaks.get(DERIVED, {}).get(figure.row.dtype)
+        if peak and "nominal" in entry and abs(entry["nominal"] / peak - 1) > ROUNDING:
+            yield f"{figure.name} has a peak of {entry['nominal']:.3g}, the run {peak:.3g}"
         rate = figure.row.rate
         if rate and rate[1] == entry["unit"] and abs(rate[0] / value - 1) > SAME_FIGURE:
             yield f"{figure.name} is {value:.3g}, but its row {figure.row.name} has {rate[0]:.3g}"
-
-
-def _peaks(report):
-    """A dtype has one dense peak, at one clock."""
-    derived = report.peaks.get(DERIVED, {})
-    for figure in report.figures:
-        nominal = figure.entry.get("nominal")
-        peak = derived.get(figure.row.dtype)
-        is_of_peak = figure.floor and figure.floor.of == "peak"
-        if is_of_peak and nominal and peak and abs(nominal / peak - 1) > ROUNDING:
-            yield f"{figure.name} refers to a peak of {nominal:.3g}, the run has {peak:.3g}"
 
 
 def _best_rates(report):

@@ -440,16 +440,6 @@ def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> fl
     return devices.cpu_peak_flop_per_s(capabilities, cores, clock_hz, dtype, units)
 
 
-def running_peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The FLOP/s of a CPU's units at the clock that runs now; None for others, or if unknown."""
-    if device.type != "cpu":
-        return None
-    try:
-        return flop_per_s_at_clock(device, dtype, cpu_clock.clock_hz())
-    except cpu_clock.NoClock:
-        return None
-
-
 def why_no_running_peak(dtype: str) -> str:
     """What is missing for a CPU's running peak: its clock, or its instruction sets."""
     try:

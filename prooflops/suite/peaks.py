@@ -11,6 +11,7 @@ import torch
 
 from accounting.devices import MATRIX_DTYPES
 from accounting.devices.floors import published_mfu
+from prooflops.machine import cpu_clock
 from prooflops.machine import device as machine
 from prooflops.suite.options import named_number
 from prooflops_gate.console.tables import engineering, share
@@ -69,8 +70,14 @@ class Peaks:
 
         One that the user states counts instead.
         """
+        if self.device.type != "cpu":
+            return {}
+        try:
+            clock_hz = cpu_clock.clock_hz()
+        except cpu_clock.NoClock:
+            return {}
         found = {
-            dtype: machine.running_peak_flop_per_s(self.device, dtype)
+            dtype: machine.flop_per_s_at_clock(self.device, dtype, clock_hz)
             for dtype in MATRIX_DTYPES
             if dtype not in self.used
         }
@@ -86,17 +93,18 @@ class Peaks:
         A CPU's own follow from a clock, which the end of the run names with them.
         """
 
-        def listed(peaks: Mapping[str, float]) -> str:
-            return ", ".join(
-                f"{dtype} {engineering(value, 'FLOP/s')}" for dtype, value in peaks.items()
-            )
-
-        unused = {dtype: value for dtype, value in self.stated.items() if dtype not in self.used}
+        used = self.used
+        unused = {dtype: peak for dtype, peak in self.stated.items() if dtype not in used}
         found = {
-            "dense peak by --peak": self.used,
+            "dense peak by --peak": used,
             "--peak not used, as the vendor's is on record": unused,
         }
         return [f"{origin}: {listed(peaks)}" for origin, peaks in found.items() if peaks]
+
+
+def listed(peaks: Mapping[str, float]) -> str:
+    """Peaks as text: "fp32 192 GFLOP/s, bf16 989 TFLOP/s"."""
+    return ", ".join(f"{dtype} {engineering(peak, 'FLOP/s')}" for dtype, peak in peaks.items())
 
 
 def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:

@@ -12,7 +12,7 @@ from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import write_atomically
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
-from prooflops_gate.page.section import Page, Section, literal
+from prooflops_gate.page.section import Page, Section
 
 
 def write(file: EvidenceFile) -> RunReport:
@@ -32,7 +32,7 @@ def report_of_file(file: EvidenceFile) -> RunReport:
 
 
 def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
-    """The page of the run, and what a run does not say: slices, red tests, those never reached."""
+    """The page of the run, and what a run does not say: slices, and tests never reached."""
     page = page_of(report)
     own = [since_section(file, report), tests_section(file)]
     return replace(page, sections=[*page.sections, *own])
@@ -58,19 +58,16 @@ def since_section(file: EvidenceFile, report: RunReport) -> Section:
 
 
 def tests_section(file: EvidenceFile) -> Section:
-    """How the tests ended: red ones with their reason, and those that have not run."""
+    """How many tests ended, and those that have not run."""
     rows, slices = file.ended().values(), file.rows("slice")
-    red = [each for each in rows if each["status"] in RED_STATUSES]
-    cells = [[f"`{each['test']}`", each["status"], literal(each["reason"])] for each in red]
+    red = sum(each["status"] in RED_STATUSES for each in rows)
     killed = len(slices) - len(file.rows("over"))
-    left = [f"not run yet: `{test}`" for test in file.remaining()]
-    ended = f"{many(len(rows), 'test')} ended, {len(red)} of them red; the logs are in the file."
+    ended = f"{many(len(rows), 'test')} ended, {red} of them red; the logs are in the file."
     return Section(
         "Tests",
-        [["test", "ended", "reason"], *cells] if cells else (),
-        left,
+        remarks=[f"not run yet: `{test}`" for test in file.remaining()],
         answer=f"{ended} {many(len(slices), 'slice')}, of which {killed} killed.",
         anchor="tests",
         is_folded=True,
-        absent="None is red.",
+        absent="No test is left.",
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from prooflops.suite.page import highlights
 from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
-from prooflops.suite.page.tables import topic_table
 from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
@@ -88,7 +87,7 @@ def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:
 
 
 def claims_section(report: RunReport) -> Section:
-    """All claims by topic, folded, with a search; before them counts, and what is unchecked."""
+    """All claims by topic, folded, with a search; before them what is unchecked."""
     left_open = [
         f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
         for reason, names in unchecked(report.claims)
@@ -99,21 +98,12 @@ def claims_section(report: RunReport) -> Section:
         parts.append(Section(topic, parts=claims, is_folded=True))
     return Section(
         "Claims",
-        _counts(report),
-        left_open,
+        remarks=left_open,
         answer=highlights.sentence(report) if report.claims else "",
         parts=parts,
         anchor="claims",
         can_search=True,
     )
-
-
-def _counts(report: RunReport) -> list[list[str]]:
-    """The number of claims by verdict, in one row."""
-    if not report.claims:
-        return []
-    head, *_, total = topic_table(report.claims)
-    return [head[1:], total[1:]]
 
 
 def _claim(report: RunReport, each: Verdict) -> Section:

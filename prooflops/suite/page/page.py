@@ -21,7 +21,7 @@ from prooflops.suite.page.tables import (
     unmeasured_table,
 )
 from prooflops.suite.page.words import words_section
-from prooflops.suite.peaks import DERIVED
+from prooflops.suite.peaks import DERIVED, listed
 from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
@@ -221,8 +221,7 @@ def _facts(report: RunReport) -> dict[str, Any]:
     facts["caches"] = {level: binary(size) for level, size in report.caches.items()}
     at = engineering(1e6 * report.clock_mhz, "Hz") if report.clock_mhz else "the first clock"
     for origin, peaks in report.peaks.items():
-        listed = {dtype: engineering(peak, "FLOP/s") for dtype, peak in peaks.items()}
-        facts[f"dense peaks {f'at {at}' if origin == DERIVED else origin}"] = listed
+        facts[f"dense peaks {f'at {at}' if origin == DERIVED else origin}"] = listed(peaks)
     facts["date"] = report.date[:19].replace("T", " ")
     facts["duration"] = claims.duration(report.duration_s) if report.duration_s else ""
     facts["command"] = f"`{report.command}`"

@@ -7,7 +7,7 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import contradictions
-from prooflops.suite.page.delivery import Figure, bars, verdict
+from prooflops.suite.page.delivery import Figure, verdict
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
@@ -179,14 +179,6 @@ def test_a_figure_below_the_healthy_range_is_counted_in_the_answer():
     figures = [replace(REACHED, floor=floor, row=row) for row in rows]
     assert [each.is_below_healthy for each in figures] == [True, False, False]
     assert verdict(figures)[1] == "3 of 3 floors reached; 1 of them below the healthy range"
-
-
-def test_a_bar_without_a_peak_names_its_scale():
-    launch = floor_of("H200", "launch")
-    entry = {"figure": "launch", "value": 8e-6, "unit": "s", "floor": launch._asdict()}
-    row = Measurement("launch", "launch", 8e-6, 0.0, {"delivers": entry})
-    (bar,) = bars([Figure("launch", True, "", row, launch)], {})
-    assert bar.share == f"bar to {1e6 * launch.limit / 0.75:.1f} µs, less is better"
 
 
 @pytest.mark.parametrize(
