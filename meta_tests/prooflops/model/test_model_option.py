@@ -8,7 +8,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, House, new_house, run_pytest_for_each
 
-DOCS = (ROOT / "docs" / "how-to" / "your-model.md").read_text()
+DOCS = (ROOT / "docs" / "how-to" / "largest.md").read_text()
 # What takes most of a run's time, and a shorter form of it.
 SLOW = {
     "streams.py": ('"quick": 2**27', '"quick": 2**20'),
