@@ -10,19 +10,17 @@ the gate's files this one alone prints.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from prooflops_gate import baseline, run_state, sides
+from prooflops_gate import baseline, sides
 from prooflops_gate.bisect import bisect, checked_good
 from prooflops_gate.child.options import switch_off
 from prooflops_gate.comparison import Comparison, Stopped, compare
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.console.tables import many, write_lines
-from prooflops_gate.history import records
 from prooflops_gate.instruments.exact import changed_claims
 from prooflops_gate.instruments.time_rule import plan_for
 from prooflops_gate.options import Settings
@@ -35,7 +33,6 @@ from prooflops_gate.report.noise_table import noise_table
 from prooflops_gate.report.result import BROKEN, FINISHED, INTERRUPTED, Judge, Result
 from prooflops_gate.report.terminal import below_the_box, box
 from prooflops_gate.report.tests import Reports
-from prooflops_gate.rows import INSTRUCTIONS, Row
 from prooflops_gate.run_state import is_replicate
 from prooflops_gate.selection import Selection, files_of
 from prooflops_gate.task import Replicate, ReplicateFailed, Side, Task
@@ -75,7 +72,6 @@ class Gate:
         self.reports = Reports(config)
         self.selection = Selection(config, ())
         self.found: Comparison | None = None
-        self.newest: Replicate | None = None
         # Why this run did not end.
         self.broken = ""
         self.result: Result | None = None
@@ -90,7 +86,6 @@ class Gate:
         self.selection = Selection(self.config, tuple(session.items))
         with Processes(self.config, self.settings.budget_s) as processes:
             self.found = self.compared(processes)
-            self.store_verdicts(self.found)
         self.emit(self.selected(session))
         if self.broken:
             raise pytest.Session.Failed(self.broken.splitlines()[0])
@@ -183,7 +178,6 @@ class Gate:
 
     def heard(self, done: Replicate) -> None:
         """Keeps the reports of a process of this side."""
-        self.newest = done
         self.reports.add(done)
 
     def selected(self, session: pytest.Session) -> Sequence[pytest.Item]:
@@ -202,30 +196,6 @@ class Gate:
     @property
     def judge(self) -> Judge:
         return Judge(self.settings, self.selection.markers)
-
-    def store_verdicts(self, found: Comparison) -> None:
-        """Appends the verdicts on times to this machine's history, where plots read them."""
-        if not (self.newest and self.newest.fingerprint):
-            return
-        verdicts = [stored_verdict(row, found) for row in found.rows if row.is_time]
-        if not verdicts:
-            return
-        commit = (self.newest.record.get("commit_info") or {}).get("id")
-        content = {"commit": commit, "compared": found.title, "verdicts": verdicts}
-        with self.storing():
-            machine = records.fingerprint_id(self.newest.fingerprint)
-            records.append_verdicts(self.settings.folder, machine, content)
-
-    @contextmanager
-    def storing(self) -> Generator[None, None, None]:
-        """If the history cannot be written (a full disk, say), lets the run go on, report it, and
-        fail.
-        """
-        try:
-            yield
-        except OSError as error:
-            why = f"{self.settings.folder} could not be written: {error}"
-            self.config.stash[run_state.STORAGE_ERROR] = why
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         status, reason = FINISHED, ""
@@ -251,15 +221,6 @@ class Gate:
         root = self.config.rootpath
         for line in github.commands(result.failing, result.warning, places, root):
             terminalreporter.write_line(line)
-
-
-def stored_verdict(row: Row, found: Comparison) -> dict[str, object]:
-    """What the history keeps of a verdict on a time."""
-    ratio = row.effect.ratio if row.effect else None
-    kept: dict[str, object] = {"name": row.name, "verdict": row.verdict, "ratio": ratio}
-    if row.name in found.counts:
-        kept[INSTRUCTIONS] = asdict(found.counts[row.name])
-    return kept
 
 
 def claim_verdicts(done: Replicate) -> dict[str, str]:

@@ -133,12 +133,6 @@ class Replicate:
     dumps: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """The machine's fingerprint; None where the plugin was not active."""
-        found: dict[str, Any] | None = self.record["prooflops"].get("fingerprint")
-        return found
-
-    @property
     def failed(self) -> set[str]:
         """The tests that failed in it."""
         return {report["nodeid"] for report in self.reports if report.get("outcome") == "failed"}

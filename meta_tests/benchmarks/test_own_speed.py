@@ -1,7 +1,7 @@
 """The project's own benchmarks, which `.github/workflows/checks.yml` gates on each pull request.
 
-They time what a user waits for: formulas, a plan, a page. None measures the machine, and none
-imports numpy or torch: a process under valgrind starts in seconds.
+They time formulas and a plan. None measures the machine, and none imports numpy or torch: a process
+under valgrind starts in seconds. None is of `prooflops_gate`, of which both sides load one copy.
 """
 
 import pytest
@@ -9,9 +9,7 @@ import pytest
 from accounting.activations import activation_bytes
 from accounting.models import LLAMA3_70B, step_flops
 from prooflops.__main__ import main
-from prooflops_gate.page.html import html
-from prooflops_gate.page.plot import Axis, Plot, Point
-from prooflops_gate.page.section import Page, Section
+from prooflops.families.config import decoder_of, presets
 
 # A collection of garbage would fall into some rounds and not into others.
 pytestmark = pytest.mark.benchmark(max_time=0.1, disable_gc=True)
@@ -36,12 +34,10 @@ def test_activation_bytes(warm):
     assert warm(activation_bytes, LLAMA3_70B, 1, 8192, "bf16") > 1e9
 
 
+def test_decoder(warm):
+    config = presets()["deepseek-ai/DeepSeek-V3"]["config"]
+    assert warm(decoder_of, config).linear_maps
+
+
 def test_plan(warm, capsys):
     assert warm(main, ["plan", "llama-3-70b", "--devices", "1024"]) == 0
-
-
-def test_page(warm):
-    points = [Point(number, number % 7, f"point {number}") for number in range(40)]
-    rows = [["name", "time"], *([f"row {number}", f"{number} ms"] for number in range(40))]
-    section = Section("Times", rows, plot=Plot("times", Axis("x"), Axis("y"), points))
-    assert "</html>" in warm(html, Page("page", "page", [section]))

@@ -3,7 +3,6 @@
 Verdicts, exit codes, and what is left behind.
 """
 
-import json
 import re
 import shutil
 import subprocess
@@ -265,10 +264,6 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert "flops is 3,000, but was 600" in done.output
     assert re.search(f"MORE MEMORY: {ONE} takes .* memory, ", done.output), done.output
     assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
-    (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
-    (said,) = json.loads(file.read_text())["verdicts"]
-    assert (said["name"], said["verdict"]) == (ONE, "SLOWER")
-    assert said["ratio"] > 1, said
     done = run(foreign, "test_foreign.py", "--gate-record", "main")
     assert "not stored as main: files differ from commit " in done.output
     shutil.rmtree(foreign / ".git")

@@ -32,7 +32,7 @@ def print_history(
     if report:
         from prooflops_gate.history import page
 
-        for path in page.write_page(report, root.name, readable, page.address_of(root), folder):
+        for path in page.write_page(report, root.name, readable, page.address_of(root)):
             print(f"  written: {path}")
     if verbose:
         # Imports numpy and scipy, which a plain list does without.

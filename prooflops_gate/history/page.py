@@ -12,14 +12,13 @@ from statistics import median
 
 from prooflops_gate import git
 from prooflops_gate.console.tables import engineering, many
-from prooflops_gate.history.records import Summary, gate_verdicts, write_atomically
+from prooflops_gate.history.records import Summary, write_atomically
 from prooflops_gate.history.trend import (
     Trend,
     commit_name,
     describe_changes,
     too_few,
     trends,
-    with_verdicts,
 )
 from prooflops_gate.page.html import html
 from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
@@ -37,25 +36,19 @@ LEVEL_SERIES = 1
 FOOT = (
     "A point is a record, and links to its commit where the remote's address is known. A dashed "
     "line marks a change of level, found by ranks, and names its first commit. Level lines are "
-    "medians. A dot on top is a run of the gate, red where it said SLOWER. A zigzag marks an axis "
-    "that does not begin at 0."
+    "medians. A zigzag marks an axis that does not begin at 0."
 )
 
 
-def write_page(
-    folder: Path, name: str, summaries: Sequence[Summary], address: str, history: Path
-) -> list[Path]:
+def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: str) -> list[Path]:
     """Writes the page and the badge into `folder`, and returns their paths.
 
-    `address`: where commits are looked up. `history`: where the gate stored its verdicts.
+    `address`: where commits are looked up.
     """
     by_machine: dict[str, list[Trend]] = {}
     for trend in sorted(trends(summaries), key=newest_moment, reverse=True):
         by_machine.setdefault(trend.records[-1].fingerprint_id, []).append(trend)
-    machines = [
-        with_verdicts(sorted(own, key=lambda trend: trend.name), gate_verdicts(history, each))
-        for each, own in by_machine.items()
-    ]
+    machines = [sorted(own, key=lambda trend: trend.name) for own in by_machine.values()]
     files = {
         folder / "history.html": html(page(f"Benchmarks of {name}", machines, address)),
         folder / "badge.json": json.dumps(badge(machines[0] if machines else [])) + "\n",
@@ -163,8 +156,6 @@ def trend_section(trend: Trend, address: str, is_named_twice: bool) -> Section:
     newest = engineering(trend.times_s[-1], "s")
     answer = f"{newest} in the newest of {many(len(trend.records), 'record')}; changes of level: "
     answer += describe_changes(trend)
-    if trend.verdicts:
-        answer += f"; gate: {trend.verdicts[-1][1]} on {trend.verdicts[-1][0][:10]}"
     if is_named_twice:
         last = trend.records[-1]
         method = last.benchmarks[trend.name].method
@@ -173,7 +164,7 @@ def trend_section(trend: Trend, address: str, is_named_twice: bool) -> Section:
 
 
 def plot(trend: Trend, address: str) -> Plot:
-    """A point a record, the levels and the commits that changed them, a dot a run of the gate."""
+    """A point a record, the levels, and the commits that changed them."""
     points = []
     for place, (time_s, record) in enumerate(zip(trend.times_s, trend.records, strict=True)):
         words = [engineering(time_s, "s"), record.moment[:19], record.commit[:9]]
@@ -186,7 +177,7 @@ def plot(trend: Trend, address: str) -> Plot:
         y=time_axis(trend.times_s),
         points=points,
         lines=[joined, *levels(trend)],
-        rules=[*changes_of_level(trend, address), *gate_dots(trend)],
+        rules=list(changes_of_level(trend, address)),
         height=PLOT_HEIGHT,
     )
 
@@ -239,12 +230,3 @@ def changes_of_level(trend: Trend, address: str) -> Iterator[Rule]:
         label = f"{commit_name(record) or record.moment[:16]} {change.ratio - 1:+.1%}"
         tone = "bad" if change.ratio > 1 else "good"
         yield Rule(change.index - 0.5, label, tone=tone, link=commit_link(record, address))
-
-
-def gate_dots(trend: Trend) -> Iterator[Rule]:
-    """A dot for each run of the gate, half way between the records before and after."""
-    for moment, said in trend.verdicts:
-        before = sum(record.moment[:19] <= moment[:19] for record in trend.records)
-        between = min(before - 0.5, len(trend.records) - 1.0)
-        tone = "bad" if said.startswith("SLOWER") else ""
-        yield Rule(between, title=f"gate: {said}", tone=tone, is_dot=True)

@@ -3,7 +3,6 @@
 Pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
 
     <history>/<fingerprint>/<moment>-<unique>.json     one run; written atomically, never edited
-    <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
     <history>/baselines/<name>.txt                     the commit that a name stands for
 
 No torch, numpy or scipy here: reading a history must be cheap.
@@ -90,26 +89,6 @@ def append_record(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[
     path = new_file(folder / fingerprint_id(fingerprint))
     write_atomically(path, as_text(record))
     return path
-
-
-def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> None:
-    """Stores the verdicts of a run of the gate beside this fingerprint's records, if any."""
-    if (folder / own).is_dir():
-        stored = {"datetime": datetime.now(timezone.utc).isoformat(), **content}
-        write_atomically(new_file(folder / own / "gate"), as_text(stored))
-
-
-def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The moment, benchmark and verdict of every row that the gate stored, oldest first.
-
-    Truncated and foreign files are skipped: nothing is decided by them.
-    """
-    for path in sorted((folder / own / "gate").glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            yield from (
-                (str(content["datetime"]), str(row["name"]), row) for row in content["verdicts"]
-            )
 
 
 def as_text(record: Mapping[str, Any]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import Summary
@@ -24,8 +23,6 @@ class Trend:
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
-    # A moment and what the gate said then, as "SLOWER 1.104", oldest first.
-    verdicts: tuple[tuple[str, str], ...] = ()
 
 
 def trends(summaries: Sequence[Summary]) -> list[Trend]:
@@ -140,28 +137,3 @@ def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Tr
         each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST
     ]
     return sorted(found, key=lambda trend: not trend.changes)
-
-
-def with_verdicts(
-    found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]
-) -> list[Trend]:
-    """The trends with the gate's verdicts since their first record.
-
-    `said` is from `records.gate_verdicts`.
-    """
-    by_name: dict[str, list[tuple[str, str]]] = {}
-    for moment, name, row in said:
-        ratio = row.get("ratio")
-        text = (
-            f"{row.get('verdict')} {ratio:.3f}"
-            if isinstance(ratio, float)
-            else str(row.get("verdict"))
-        )
-        by_name.setdefault(name, []).append((moment, text))
-    kept = [
-        tuple(
-            each for each in by_name.get(trend.name, ()) if each[0] >= trend.records[0].moment[:19]
-        )
-        for trend in found
-    ]
-    return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]

@@ -192,16 +192,10 @@ def _inside(x: float, text: str) -> float:
 
 
 def _label_rows(rules: Sequence[Rule], x: Scale) -> list[int]:
-    """The row of each rule's label, from the drawing upwards, so that none covers another.
-
-    A rule without a label has -1.
-    """
+    """The row of each rule's label, from the drawing upwards, so that none covers another."""
     ends: list[float] = []
     rows = []
     for rule in rules:
-        if not rule.label:
-            rows.append(-1)
-            continue
         half = CHARACTER_WIDTH * len(name_of(rule.label)) / 2
         middle = _inside(x(rule.x), name_of(rule.label))
         free = (row for row, end in enumerate(ends) if end < middle - half)
@@ -214,9 +208,6 @@ def _label_rows(rules: Sequence[Rule], x: Scale) -> list[int]:
 def _rule(rule: Rule, row: int, x: Scale, top: float, bottom: float) -> str:
     at = x(rule.x)
     tone = f'class="rule {rule.tone}"' if rule.tone else 'class="rule"'
-    if rule.is_dot:
-        title = f"<title>{escaped(rule.title)}</title>"
-        return f'<circle {tone} cx="{at:.1f}" cy="{top - 4:.1f}" r="3">{title}</circle>'
     drawn = f'<path {tone} d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
     label = name_of(rule.label)
     height = top - RULE_LABEL_GAP - RULE_LABEL_HEIGHT * row

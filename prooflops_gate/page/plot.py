@@ -55,13 +55,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Rule:
-    """A vertical line with a label on top, or a dot with a title; `tone`: a class of style.css."""
+    """A vertical line with a label on top; `tone`: a class of style.css."""
 
     x: float
-    label: str = ""
-    title: str = ""
+    label: str
     tone: str = ""
-    is_dot: bool = False
     link: str = ""
 
 

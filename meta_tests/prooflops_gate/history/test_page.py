@@ -27,7 +27,7 @@ def written(folder, *levels, name="test_b.py::test_b", address=ADDRESS):
         plain = summary(index, time_s, name=name)
         benchmarks = {**plain.benchmarks, HOSTILE: plain.benchmarks[name]}
         summaries.append(replace(plain, benchmarks=benchmarks, commit=f"{index:040x}"))
-    page, badge = write_page(folder, "a <b> project", summaries, address, folder)
+    page, badge = write_page(folder, "a <b> project", summaries, address)
     content = json.loads(badge.read_text())
     assert {**content, "message": ""} == {
         "schemaVersion": 1, "label": "benchmarks", "message": "", "color": content["color"],
@@ -79,7 +79,7 @@ def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):
     earlier = [
         replace(summary(index, 1.0, device="cpu-0"), facts={"numpy": "1"}) for index in range(12)
     ]
-    write_page(tmp_path, "a project", [*earlier, *newest], "", tmp_path)
+    write_page(tmp_path, "a project", [*earlier, *newest], "")
     text = (tmp_path / "history.html").read_text()
     assert "1 benchmark, of which 0 changed their level." in text
     assert "Some CPU, torch 2.13.0, until 2026-11-01" in text

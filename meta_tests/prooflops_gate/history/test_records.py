@@ -80,21 +80,6 @@ def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least):
     assert list(records.summary_of(record, PATH, []).benchmarks) == ["a", "b[bf16]", "b[fp32]"]
 
 
-def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
-    tmp_path,
-):
-    # The machine has no records.
-    records.append_verdicts(tmp_path, "mine", {})
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "mine").mkdir()
-    for verdict in ("SAME", "SLOWER"):
-        records.append_verdicts(tmp_path, "mine", {"verdicts": [{"name": "a", "verdict": verdict}]})
-    (tmp_path / "mine" / "gate" / "0.json").write_text("cut o")
-    found = list(records.gate_verdicts(tmp_path, "mine"))
-    assert [(name, row["verdict"]) for _, name, row in found] == [("a", "SAME"), ("a", "SLOWER")]
-    assert list(records.gate_verdicts(tmp_path, "other")) == []
-
-
 def test_latest_is_the_newest_whole_run_of_a_commit(tmp_path):
     commits = ["1", "2", "", "4", "5"]
     for commit in commits:

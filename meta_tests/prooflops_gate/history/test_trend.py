@@ -30,18 +30,6 @@ def test_the_table_names_the_record_and_commit_of_a_change():
     assert "at c000001 (2026-11-01 12:00)" in row[-1], row
 
 
-def test_verdicts_since_the_first_record_are_kept_beside_the_trend():
-    found = trend.trends([summary(index, 1.0) for index in range(12)])
-    rows = [
-        ("2026-10-31T23:59:59", 1.2),
-        ("2026-11-01T00:30:00", 1.104),
-        ("2026-11-01T01:30:00", None),
-    ]
-    said = [(moment, NAME, {"verdict": "SLOWER", "ratio": ratio}) for moment, ratio in rows]
-    (shown,) = trend.with_verdicts(found, said)
-    assert [text for _, text in shown.verdicts] == ["SLOWER 1.104", "SLOWER"]
-
-
 def test_another_machine_method_or_pace_begins_a_series_of_its_own():
     summaries = [summary(0, 1.0), summary(1, 1.0, device="cpu-2"), summary(2, 1.0, method=4)]
     summaries.append(replace(summary(3, 1.0), pace="quick"))

@@ -14,7 +14,7 @@ from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.page.page import page_of
 from prooflops.suite.page.run_report import RedTest, run_report
 from prooflops.suite.verdicts import RED
-from prooflops_gate.history.trend import trends, with_verdicts
+from prooflops_gate.history.trend import trends
 from prooflops_gate.page.html import html
 
 
@@ -42,16 +42,13 @@ def report(report_of):
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
     rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
-    changed = with_verdicts(
-        rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})]
-    )
     error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(red[1].id,))
     return replace(
         made,
         red_tests=(error,),
         claims=(*red, *made.claims[len(red) :]),
         caches=caches,
-        trends=tuple(changed),
+        trends=tuple(rows),
     )
 
 
