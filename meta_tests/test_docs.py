@@ -44,7 +44,6 @@ for command in (parser(), *command_line()[1].values()):
 GENERATED = {"reports/report.html", "reports/report.md", "reports/verdicts.json"}
 # Pages that are still to be rewritten.
 LONG_WINDED = {
-    "docs/explanation/predicted.md",
     "results/gate-study.md",
 }
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
