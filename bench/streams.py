@@ -46,6 +46,9 @@ SUM_TOLERANCE = 256 * 2.0**-24
 # A library's dot product adds in some dozens of partial sums: MKL was off by 2.3e-4 for 2^25
 # numbers.
 DOT_TOLERANCE_PER_ELEMENT = 2.0**-24 / 512
+# One core draws random numbers, many times slower than memory takes them: a longer array repeats so
+# many, which is no multiple of a page or a window.
+DRAWN = 2**22 + 1
 # Windows of an array that are checked, and the elements of one.
 WINDOWS, WINDOW = 64, 2**14
 
@@ -247,6 +250,12 @@ def dot_tolerance(elements: int) -> float:
     return max(SUM_TOLERANCE, elements * DOT_TOLERANCE_PER_ELEMENT)
 
 
+def positive_numbers(elements: int, device: torch.device) -> Tensor:
+    """Random numbers about 1."""
+    drawn = torch.rand(min(elements, DRAWN), device=device) + 0.5
+    return drawn.repeat(math.ceil(elements / DRAWN))[:elements]
+
+
 class Arrays:
     """Three arrays of positive random numbers about 1, shared by the kernels of one size.
 
@@ -254,8 +263,7 @@ class Arrays:
     """
 
     def __init__(self, elements: int, device: torch.device) -> None:
-        self.a, self.b = (torch.rand(elements, device=device) + 0.5 for _ in range(2))
-        self.out = torch.rand(elements, device=device)
+        self.a, self.b, self.out = (positive_numbers(elements, device) for _ in range(3))
         self.one = torch.zeros((), device=device)
 
     def stream(self, kernel: str) -> Stream:
@@ -293,31 +301,37 @@ def assert_bytes(
 class Bandwidths:
     """The best bandwidths of this machine's memory in this run, by the share of reads.
 
-    The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share,
-    the best counts.
+    The fixture `bandwidths`: the roofs of `bench/test_roofline.py`, from the rows of
+    `bench/test_bandwidth.py` as far as there are any. Of kernels with the same share, the best
+    counts.
     """
 
     device: torch.device
     pace: Pace
     size: Size
     progress: Progress
+    _kernels: set[str] = field(default_factory=set)
     _measured: dict[float, float] = field(default_factory=dict)
+
+    def note(self, stream: Stream, seconds: float) -> None:
+        """Keeps what a call took."""
+        self._kernels.add(stream.kernel)
+        rate = stream.work.bytes / seconds
+        self._measured[stream.read_share] = max(self._measured.get(stream.read_share, 0.0), rate)
 
     @property
     def measured(self) -> dict[float, float]:
-        """Bytes per second by read share; measured when first asked for."""
-        if not self._measured:
+        """Bytes per second by read share; those missing are measured when first asked for."""
+        missing = [kernel for kernel in STREAMS if kernel not in self._kernels]
+        if missing:
             arrays = Arrays(self.size.elements, self.device)
-            for kernel in STREAMS:
+            for kernel in missing:
                 self.progress(
                     f"{kernel} through {self.size.elements} elements an array",
                     self.pace.measure_s / 2,
                 )
                 stream = arrays.stream(kernel)
-                rate = stream.work.bytes / self._median_s(stream.run)
-                self._measured[stream.read_share] = max(
-                    self._measured.get(stream.read_share, 0.0), rate
-                )
+                self.note(stream, self._median_s(stream.run))
         return self._measured
 
     def bytes_per_s(self, read_share: float) -> float:

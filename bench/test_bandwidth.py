@@ -41,7 +41,16 @@ def assert_counted(stream: Stream, kernel: str) -> None:
 
 @pytest.mark.parametrize(("level", "kernel"), ROWS, ids=lambda part: part)
 def test_stream(
-    level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure, delivery
+    level,
+    kernel,
+    device,
+    memory_arrays,
+    caches,
+    arrays,
+    bound_bytes_per_s,
+    measure,
+    delivery,
+    request,
 ):
     read, written, _ = STREAMS[kernel]
     size = (
@@ -77,6 +86,8 @@ def test_stream(
             read_share=stream.read_share,
             **({"label": size.label} if size.label else {}),
         )
+    if level == MEMORY:
+        request.getfixturevalue("bandwidths").note(stream, seconds)
     if exceeds and bound_bytes_per_s is not None:
         measure.declare(
             vendor_bytes_per_s=bound_bytes_per_s,

@@ -5,7 +5,17 @@ import math
 import pytest
 import torch
 
-from bench.streams import memory_size, operand_elements
+from bench.streams import (
+    DRAWN,
+    MEMORY,
+    STREAMS,
+    Arrays,
+    Bandwidths,
+    Size,
+    memory_size,
+    operand_elements,
+)
+from meta_tests.bench.stand_ins import SHORT
 from prooflops.machine.caches import Caches
 
 MIB, GIB = 2**20, 2**30
@@ -41,6 +51,26 @@ def test_arrays_that_fit_the_cache_are_not_measured(device):
         "memory bandwidth was not measured: arrays of 256 MiB, the longest for the free memory, "
         "fit the last-level cache of 300 MiB"
     )
+
+
+def test_a_kernel_that_has_a_row_is_not_timed_again():
+    timed = []
+    size = Size(1000, MEMORY, None)
+    bandwidths = Bandwidths(CPU, SHORT, size, lambda text, ahead_s: timed.append(text))
+    arrays = Arrays(size.elements, CPU)
+    for kernel in STREAMS.keys() - {"triad"}:
+        bandwidths.note(arrays.stream(kernel), 1e-9)
+    assert bandwidths.bytes_per_s(0.5) == pytest.approx(8e12)
+    assert timed == ["triad through 1000 elements an array"]
+    assert bandwidths.bytes_per_s(2 / 3) == pytest.approx(12e12), "the best of add and triad"
+
+
+def test_a_copy_of_another_part_of_a_long_array_is_noticed():
+    stream = Arrays(3 * DRAWN, CPU).stream("copy")
+    stream.check(stream.run())
+    for away in (1024, 2**20, 2**22, 2**23):
+        with pytest.raises(AssertionError, match="copy differs from fp64"):
+            stream.check(stream.a.roll(away))
 
 
 def caches(last_level_mib):
