@@ -42,10 +42,6 @@ OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}
 for command in (parser(), *command_line()[1].values()):
     OPTIONS_OF_OTHERS |= {name for each in command._actions for name in each.option_strings}
 GENERATED = {"reports/report.html", "reports/report.md", "reports/verdicts.json"}
-# Pages that are still to be rewritten.
-LONG_WINDED = {
-    "results/gate-study.md",
-}
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 
 page = pytest.mark.parametrize("page", PAGES)
@@ -152,7 +148,7 @@ def sentences_of(text):
         yield from re.split(r"(?<=[.?!])[)*_]* +(?=[^a-z]|docs/)", " ".join(block.split()))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in LONG_WINDED])
+@page
 def test_sentences_are_short(page):
     most = 20 if page == "README.md" else 25
     text = PAGES[page]
