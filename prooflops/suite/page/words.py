@@ -12,8 +12,8 @@ WORDS = {
         "measured while other work used the same cores or card; the rate is a lower bound."
     ),
     "dense peak": (
-        "the vendor's rate without structured sparsity, else that of `--peak`, else of a CPU its "
-        "cores times FLOPs per clock times clock; MFU refers to it."
+        "the vendor's rate without structured sparsity, or that of `--peak`. For a CPU it is cores "
+        "times FLOPs per clock times clock. MFU refers to it."
     ),
     "floor": (
         "the least that a healthy device delivers; a wide floor is for any device, and "
