@@ -26,7 +26,7 @@ from prooflops_gate.console.tables import markdown_table
 FILES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").rglob("*.md"),
-    ROOT / "results" / "gate-study.md",
+    *(ROOT / "results" / name for name in ("README.md", "gate-study.md")),
     ROOT / "docs" / "workflows" / "gate.yml",
     ROOT / "prooflops_gate" / "README.md",
 ]
