@@ -180,27 +180,3 @@ def largest_model_parameters(
         else:
             most = middle - 1
     return fitting
-
-
-@checked("parameters", "beside_bytes", "memory_bytes")
-def fewest_devices(
-    parameters: int,
-    beside_bytes: int,
-    memory_bytes: int,
-    zero_stage: int,
-    optimizer: str | Optimizer = "adamw",
-    recipe: str | Recipe = "fp32",
-) -> int | None:
-    """The least power of two up to 1,024 of devices whose shards fit; None where none does.
-
-    `beside_bytes` of activations are whole on each device. A lower bound: see `device_state`.
-
-    >>> [fewest_devices(70 * 10**9, 0, 80 * 10**9, stage) for stage in (1, 3)]
-    [None, 16]
-    """
-    for exponent in range(11):
-        devices: int = 2**exponent
-        state = device_state(parameters, devices, zero_stage, optimizer, recipe)
-        if state.total + beside_bytes <= memory_bytes:
-            return devices
-    return None

@@ -14,6 +14,7 @@ from accounting import models
 from accounting.activations import DTYPES, activation_bytes
 from accounting.checks import at_least_one, validated_choice
 from accounting.devices import device_called, memory_bytes, peak_flop_per_s, usable_bytes
+from accounting.fitting import MOST_DEVICES, ways
 from accounting.formats import dtype_name
 from accounting.memory import model_state
 from accounting.models import Model, active_parameter_count, cache_bytes, parameter_count
@@ -23,7 +24,6 @@ from accounting.parts import Lengths, Parts
 from accounting.planning import (
     SECONDS_PER_DAY,
     device_state,
-    fewest_devices,
     sustained_flop_per_s,
     training_s,
 )
@@ -215,12 +215,10 @@ def napkin(options: argparse.Namespace) -> Lines:
         yield from fitting(options, model, sequence, cards, fits)
         how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
         yield "predicted", why_not or how, {}
-        formula = "state, and the inputs of layers that are recomputed: a lower bound"
-        yield "by formula", formula, {}
         return
     yield from run(options, model, device, sequence, longest)
     yield from memory(options, model, sequence)
-    yield from sharded(options, parameters, device)
+    yield from fitting_way(options, model, sequence, device)
 
 
 def run(
@@ -260,6 +258,12 @@ def streams(sequence: int) -> Lengths:
     return {"source": sequence, "tokens": sequence}
 
 
+def kept_dtype(dtype: str) -> str:
+    """The dtype of what products keep: those in fewer bits keep their operands in bf16."""
+    name = dtype_name(dtype)
+    return name if name in DTYPES else {"tf32": "fp32"}.get(name, "bf16")
+
+
 def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
     state = model_state(parameter_count(model), options.optimizer, options.recipe)
@@ -267,9 +271,7 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
         number = getattr(state, part)
         yield f"memory: {part}", with_unit(number, "B"), {f"{part}_bytes": number}
     total, of_what = state.total, "without activations"
-    dtype = dtype_name(options.dtype)
-    # Products in fewer bits keep their operands in bf16.
-    kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")
+    kept = kept_dtype(options.dtype)
     try:
         saved = activation_bytes(model, 1, sequence, kept, fused_norms=True)
     except ValueError as error:
@@ -289,27 +291,44 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
         yield "cache", shown, {"cache_bytes": cached}
 
 
-def sharded(options: argparse.Namespace, parameters: int, device: Any) -> Lines:
-    """Whether the state fits a device, by the stage of ZeRO; equal stages are one line."""
-    memory, devices = memory_bytes(device), count("devices", options.devices)
-    if memory is None:
+def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device: Any) -> Lines:
+    """Whether state and activations fit on a device, and else the cheapest change that suffices."""
+    usable, devices = usable_bytes(device), count("devices", options.devices)
+    if usable is None:
         shown = f"unknown: the memory of {device.label} is not on record as one size"
         yield "fits", shown, {"device_bytes": None}
         return
+    # Each device has its share of the sequences, at least one.
+    batch = -(-count("batch", options.batch or options.devices) // devices)
+    parameters = parameter_count(model)
     states = {}
     for stage in ZERO_SHARDS:
         state = device_state(parameters, devices, stage, options.optimizer, options.recipe)
         states[stage] = state.total
-    figures = {"device_bytes": memory, "zero_state_bytes": states}
-    labels = {f"ZeRO stage {stage}": state for stage, state in states.items()}
-    if len(set(states.values())) == 1:
-        labels = {f"ZeRO stage 0 to {max(states)}": states[0]}
-    for label, state_bytes in labels.items():
-        fits = "fits" if state_bytes <= memory else "does not fit"
-        shown = (
-            f"{with_unit(state_bytes, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+    figures: dict[str, Any] = {
+        "device_bytes": memory_bytes(device),
+        "usable_bytes": usable,
+        "zero_state_bytes": states,
+    }
+    try:
+        as_it_is, *changed = ways(
+            model, batch, sequence, kept_dtype(options.dtype), options.optimizer, options.recipe
         )
-        yield label, shown, figures
+    except ValueError as error:
+        yield "fits", f"unknown: {error}", figures
+        return
+    found = next((way for way in (as_it_is, *changed) if way.total_bytes <= usable), None)
+    figures["fits"] = found is as_it_is
+    figures["fits_with"] = None if found is None else vars(found)
+    held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
+    what = f"state and {number_of(batch, 'sequence')} need at least {held} of {offered}"
+    verdict = "yes by formula" if found is as_it_is else "no"
+    yield "fits", f"{verdict}: {what} on one {device.label}", figures
+    if found is None:
+        yield "fits with", f"no change up to {MOST_DEVICES:,} devices", {}
+    elif found is not as_it_is:
+        shown = f"{found}: at least {with_unit(found.total_bytes, 'B')} a device, by formula"
+        yield "fits with", shown, {}
 
 
 def fitting(
@@ -319,42 +338,27 @@ def fitting(
     cards: tuple[str, ...],
     fits: Sequence[Any],
 ) -> Lines:
-    """The largest batch and the longest sequence on one card, predicted; and the fewest devices for
-    one sequence, by formula.
+    """A line for each card: the largest batch and the longest sequence, predicted, or what makes
+    one sequence fit; by formula where nothing is predicted.
     """
     yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
-    parameters = parameter_count(model)
-    try:
-        saved = activation_bytes(model, 1, sequence, "bf16", checkpoint_every=1)
-    except ValueError:
-        saved = 0
     for card in cards:
-        usable = usable_bytes(card)
-        if usable is None:
-            shown = "unknown: its memory is not on record as one size"
-            yield card, shown, {f"{card}, predicted": None}
-            continue
-        for row in fits:
-            if row.fit.card == card:
-                yield of_row(row)
-        for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
-            least = fewest_devices(
-                parameters, saved, usable, stage, options.optimizer, options.recipe
-            )
-            devices = "more than 1,024 devices" if least is None else number_of(least, "device")
-            shown = f"by formula, {options.optimizer} in {options.recipe}: {what} needs {devices}"
-            yield card, shown, {f"{card}, {what}, by formula": least}
+        predicted = [of_row(row) for row in fits if row.fit.card == card]
+        yield from predicted
+        if not predicted:
+            for label, shown, figures in fitting_way(options, model, sequence, device_called(card)):
+                yield card, f"{label} {shown}", {f"{card}, {label}, by formula": figures}
 
 
 def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
     """The line of one kind of training on one card."""
     fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
-    shown = f"one sequence reserves {with_unit(fit.reserved_bytes, 'B')}"
+    needed = with_unit(fit.reserved_bytes, "B")
     if fit.least_bytes is not None:
-        shown = f"{shown}, {with_unit(fit.least_bytes, 'B')} in a torch that groups heads,"
-    shown += f" of {with_unit(fit.usable_bytes, 'B')}; "
-    shown += f"largest batch {batch:,}, " if batch else "not even one fits; "
-    shown += f"longest sequence {longest:,}" if longest else "none is short enough"
+        needed = f"{with_unit(fit.least_bytes, 'B')} (a torch that groups heads) to {needed}"
+    if fit.is_lower_bound:
+        needed = f"at least {needed}, and the workspace of {', '.join(fit.unknown)},"
+    shown = f"{row.answer}; one sequence reserves {needed} of {with_unit(fit.usable_bytes, 'B')}"
     label = f"{fit.card}, predicted"
     if row.has_changes:
         shown = f"{row.training}: {shown}"
@@ -365,6 +369,7 @@ def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
         "largest_batch": batch,
         "longest_sequence": longest,
         "unknown": fit.unknown,
+        "fits_with": None if row.remedy is None else vars(row.remedy),
     }
     return fit.card, shown, {label: figures}
 

@@ -11,7 +11,8 @@ import pytest
 
 from accounting.activations import activation_bytes
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
-from prooflops.__main__ import KNOWN, USUAL_SEQUENCE, main
+from accounting.planning import device_state
+from prooflops.__main__ import KNOWN, USUAL_SEQUENCE, main, model_called
 from prooflops.families.config import presets
 
 MODELS = presets()
@@ -62,8 +63,41 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert got["state_bytes"] == 8 * parameter_count(LLAMA3_70B)
     assert got["activation_bytes"] == kept
     assert got["cache_bytes"] == cache_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE)
-    of_stages = [*got["zero_state_bytes"].values()]
-    assert of_stages[2] > got["device_bytes"] == 80 * 2**30 > of_stages[3]
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ("gpt2", "as it is"),
+        ("llama-3-8b --recipe fp32 --sequence 1024", "in bf16"),
+        (
+            "llama-3-8b --sequence 4096 --recipe bf16 --device A100-SXM4-40GB",
+            "layers recomputed, ZeRO stage 2 on 2 devices",
+        ),
+        ("llama-3-70b", "layers recomputed, ZeRO stage 3 on 32 devices"),
+        ("llama-3-70b --sequence 1e9", None),
+    ],
+)
+def test_state_and_activations_fit_or_the_cheapest_change_is_named(capsys, words, way):
+    name, *options = words.split()
+    got = figures_of(capsys, name, *options)
+    usable, found = got["usable_bytes"], got["fits_with"]
+    total = got["total_bytes"]
+    assert got["fits"] is (total <= usable) is (way == "as it is")
+    if way is None:
+        assert found is None
+        return
+    assert ", ".join(found["changes"] or ["as it is"]) == way
+    model = model_called(name)[0]
+    sequence = got["sequence"]
+    saved = activation_bytes(
+        model, 1, sequence, "bf16", fused_norms=True, checkpoint_every=int(found["recomputes"])
+    )
+    assert found["activation_bytes"] == saved
+    optimizer, recipe, devices = found["optimizer"], found["recipe"], found["devices"]
+    stage = found["zero_stage"]
+    state = device_state(parameter_count(model), devices, stage, optimizer, recipe)
+    assert found["state_bytes"] == state.total <= usable - saved
 
 
 @pytest.mark.parametrize("name", ["openai-community/gpt2", "deepseek-ai/DeepSeek-V3"])
@@ -170,8 +204,9 @@ def test_cards_are_predicted_from_transformers_net_and_devices_by_formula(
     assert logits_bytes < card["reserved_bytes"] < card["usable_bytes"] < 24 * 2**30
     assert card["largest_batch"] * logits_bytes < card["usable_bytes"]
     assert card["longest_sequence"] == 1024 < 256 * 2 * card["largest_batch"]
-    assert figures["RTX 4090, FSDP, by formula"] == 1
+    assert card["fits_with"] is None
     monkeypatch.setitem(sys.modules, "transformers", None)
     figures = figures_of(capsys, "llama-3-70b", "--fits", "--device", "H100 SXM")
     assert "H100 SXM5 80GB, predicted" not in figures
-    assert figures["H100 SXM5 80GB, FSDP, by formula"] == 32
+    found = figures["H100 SXM5 80GB, fits, by formula"]["fits_with"]
+    assert (found["devices"], found["zero_stage"], found["recomputes"]) == (32, 3, True)
