@@ -301,6 +301,8 @@ def test_a_healthy_machines_record_is_the_floor_of_the_next(card, tmp_path, name
 def test_committed_evidence_leaves_room_for_another_card_of_the_kind(card, tmp_path):
     (tmp_path / "record.json").write_text(FORMS["record.json"])
     assert not committed_floors(tmp_path, CUDA)
-    (tmp_path / "evidence.jsonl").write_text(FORMS["evidence.jsonl"])
-    limit = committed_floors(tmp_path, CUDA)["a test"].limit
-    assert limit == pytest.approx(8e14 * (1 - 0.01 - 0.1))
+    newest = FORMS["evidence.jsonl"]
+    (tmp_path / "a-2026-11-02.jsonl").write_text(newest)
+    (tmp_path / "b-2026-10-03.jsonl").write_text(newest.replace("a test", "an old test"))
+    ((figure, floor),) = committed_floors(tmp_path, CUDA).items()
+    assert (figure, floor.limit) == ("a test", pytest.approx(8e14 * (1 - 0.01 - 0.1)))

@@ -4,6 +4,7 @@ import random
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, repeat
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -204,12 +205,18 @@ def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
 
 
 @pytest.mark.parametrize(("probe_s", "rounds"), [(1e-4, 30), (0.1, 10), (20.0, 2)])
-def test_a_slow_dtype_is_probed_no_longer_than_one_call(monkeypatch, probe_s, rounds):
-    probed, asked = 2 * PROBE["cpu"] ** 3 / probe_s, []
-    monkeypatch.setattr(Ceilings, "_probe", lambda _, dtype, number: asked.append(number) or 1.0)
-    known = {"_flop_per_s": {("fp32", "sustainable"): 1e3}, "_probed": {"fp32": probed}}
-    assert Ceilings(CPU, SHORT, **known).quietly("fp32") == 1e3
-    assert asked == [rounds]
+def test_a_quiet_moment_is_as_fast_as_its_fastest_round(monkeypatch, probe_s, rounds):
+    """A slow dtype is probed no longer than one call takes."""
+    asked = []
+
+    def timed(*_, warmup, rounds):
+        asked.append(rounds)
+        return SimpleNamespace(times_s=[probe_s, probe_s / 2, 4 * probe_s])
+
+    monkeypatch.setattr("bench.ceilings.timing.time", timed)
+    flops = 2 * PROBE["cpu"] ** 3
+    known = {"_flop_per_s": {("fp32", "sustainable"): 1e3}, "_probed": {"fp32": flops / probe_s}}
+    assert Ceilings(CPU, SHORT, **known).quietly("fp32") == pytest.approx(2 * flops / probe_s)
     assert Ceilings(torch.device("cuda"), SHORT, **known).quietly("fp32") == 1e3
     assert asked == [rounds]
 

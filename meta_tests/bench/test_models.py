@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
-from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
+from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, norm, reduced
 from meta_tests.accounting.test_models import one_thread  # noqa: F401  # a fixture
 
 
@@ -29,12 +29,20 @@ def test_experts_are_mixed_as_if_every_expert_saw_every_token():
     torch.testing.assert_close(mixture(x), dense)
 
 
-def test_rotary_scores_depend_on_the_distance_of_the_two_positions_alone():
-    query, key = torch.randn(2, 6, dtype=torch.float64)
-    scores = RotaryEmbedding()(query.expand(9, 6)) @ RotaryEmbedding()(key.expand(9, 6)).T
-    for distance in range(9):
-        same = scores.diagonal(distance)
-        torch.testing.assert_close(same, same[0].expand_as(same), rtol=1e-5, atol=1e-5)
+def test_rotary_embedding_turns_each_pair_as_a_complex_number():
+    x = torch.randn(9, 6, dtype=torch.float64)
+    speeds = torch.tensor([10_000 ** (-2 * pair / 6) for pair in range(3)])
+    angles = torch.outer(torch.arange(9), speeds)
+    turned = torch.complex(*x.chunk(2, dim=-1)) * torch.exp(1j * angles)
+    right = torch.cat((turned.real, turned.imag), dim=-1)
+    torch.testing.assert_close(RotaryEmbedding()(x), right, rtol=1e-5, atol=1e-5)
+
+
+@reduced_presets
+def test_a_layer_norm_alone_subtracts_the_mean(model):
+    x = torch.randn(3, model.dim)
+    is_same = torch.allclose(norm(model)(x), norm(model)(x + 1), atol=1e-4)
+    assert is_same is (model.norm == "layernorm")
 
 
 @reduced_presets

@@ -11,7 +11,7 @@ import pytest
 
 from bench import ceilings as module
 from bench.ceilings import Ceilings
-from bench.search import CPU_TILES, GPU_TILES, Space, guided
+from bench.search import CPU_TILES, GPU_TILES, Space, guided, outputs
 from meta_tests.bench.stand_ins import CPU, SHORT
 
 WINDOW_S = 0.05
@@ -111,6 +111,12 @@ def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(device):
     assert time_share <= LARGEST_TIME_SHARE, (
         f"half of the searches took {time_share:.1%} of a sweep"
     )
+
+
+def test_sizes_that_fill_all_units_alike_are_tried_from_large_to_small():
+    sizes = outputs(Space(GPU_SIZES, (1,), CPU_SIZES), 1, [(1, 1)])
+    areas = [m * n for m, n in sizes]
+    assert areas == sorted(areas, reverse=True)
 
 
 def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(

@@ -12,6 +12,7 @@ from bench.streams import (
     Arrays,
     Bandwidths,
     Size,
+    cache_size,
     memory_size,
     operand_elements,
 )
@@ -41,6 +42,12 @@ def test_arrays_exceed_the_last_level_cache_and_fit_the_memory(case):
     size = memory_size(device, pace, caches(cache_mib), room)
     assert (4 * size.elements / MIB, size.label) == (array_mib, label)
     assert 4 * operand_elements(device, pace, size) / MIB == operand_mib
+
+
+def test_a_cache_is_measured_where_half_of_it_exceeds_all_levels_within():
+    known = {"L1": 32 * 2**10, "L2": 2 * MIB, "L3": 3 * MIB}
+    measured = [level for level in known if cache_size(level, 2, known)]
+    assert measured == ["L1", "L2"]
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])

@@ -265,6 +265,8 @@ ELEMENTWISE = {
     "a function": (partial(torch.softmax, wide, 1), 5 * 60),
     "its gradient": (partial(aten._softmax_backward_data, wide, wide, 1, torch.float32), 4 * 60),
     "a norm of rows": (partial(F.layer_norm, wide, (10,), *wide[:2]), 7 * 60 + 2 * 6),
+    "a norm by given statistics": (partial(F.batch_norm, wide, *wide[:2].abs()), 2 * 60),
+    "the same with a weight": (partial(F.batch_norm, wide, *wide[:3].abs()), 3 * 60),
     "a maximum with places": (partial(wide.max, 1), 60),
     "a list of tensors": (partial(torch._foreach_mul, [wide, wide], 2.0), 120),
     "a bag and its gradient": (bag_and_its_gradient, 30 + 30),

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from prooflops_gate.comparison import to_count
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
+from prooflops_gate.instruments.counts import (
+    FEWER,
+    MORE,
+    UNSTEADY,
+    Count,
+    by_both,
+    decide,
+    resolved,
+)
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
@@ -107,10 +115,29 @@ def test_open_times_are_same_by_instructions_unless_surely_slower(slower, count,
         [1.0] * 16, [slower * (1 + 0.02 * (number % 5 - 2)) for number in range(16)], level=0.01
     )
     row = Row("a", TIME, 1.0, slower, "INCONCLUSIVE", effect)
-    decided = by_both(row, Count(count[0], 1e6, count[1]), 0.03, alone=True)
+    found = Count(count[0], 1e6, count[1])
+    decided = by_both(row, found, 0.03, alone=True)
     assert (decided.verdict, decided.by) == (verdict, INSTRUCTIONS if verdict == "SAME" else ""), (
         decided.note
     )
+    is_unsteady_and_open = count is not SAME and verdict == "INCONCLUSIVE"
+    assert decided.note.endswith(f": {found.why_open}") is is_unsteady_and_open
+
+
+def test_every_row_stays_and_a_changed_count_adds_one():
+    effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
+    rows = [
+        Row("a", TIME, 1.0, 1.2, "SLOWER", effect),
+        Row("uncounted", TIME, 1.0, 1.2, "SLOWER", effect),
+        Row("new", TIME, None, 1.0, "NEW"),
+        Row("a", "flops", 24, 25, "CHANGED"),
+    ]
+    counts = {"a": Count(MORE, 1e6, [0.2] * 3), "new": Count("SAME", 1e6, [0.0] * 3)}
+    found = resolved(rows, counts, lambda _: 0.03)
+    assert [(row.name, row.quantity, row.verdict) for row in found] == [
+        *((row.name, row.quantity, row.verdict) for row in rows),
+        ("a", INSTRUCTIONS, MORE),
+    ]
 
 
 def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():

@@ -4,10 +4,12 @@ import random
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.pace import Cost, PacePlan
+from prooflops_gate.instruments.pace import LEAST_S, MOST_S, Cost, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import exhaust
@@ -115,3 +117,18 @@ def test_the_rounds_of_a_long_suite_are_fewer(number, each_s):
     costs = {str(each): Cost(0.1, 0.02) for each in range(number)}
     suite = PacePlan(costs, 1.0, 8, 34, 600.0, 600.0, start_cpu_s=1.0)
     assert suite.paces({}, 8, 600.0)["0"]["max_time"] == pytest.approx(each_s)
+
+
+@given(
+    rounds_s=st.lists(st.floats(1e-5, 0.003), min_size=1),
+    asked_s=st.floats(LEAST_S / 2, 2 * MOST_S),
+    pairs=st.integers(1, 40),
+)
+def test_the_pairs_fit_into_the_time_left_and_use_it(rounds_s, asked_s, pairs):
+    costs = {str(number): Cost(0.01, round_s) for number, round_s in enumerate(rounds_s)}
+    plan = PacePlan(costs, 0.5, 8, 34, 600.0, 600.0)
+    left_s = 2 * pairs * (0.5 + asked_s * len(costs))
+    each_s = plan.fitting_s(list(costs), left_s, pairs, MOST_S)
+    taken_s = 2 * pairs * plan.process_s(list(costs), each_s)
+    assert LEAST_S <= each_s <= MOST_S
+    assert taken_s == pytest.approx(left_s) or each_s == (LEAST_S if taken_s > left_s else MOST_S)

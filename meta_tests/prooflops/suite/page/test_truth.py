@@ -15,6 +15,7 @@ from prooflops.suite.page.plots import step_times
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import best_products, rates_table, spread_text
+from prooflops.suite.peaks import share_of_peak
 from prooflops_gate.page.markdown import markdown
 
 
@@ -72,6 +73,21 @@ def test_the_fastest_round_has_a_column_and_enters_no_comparison():
     assert (head[-1], row[-1], row[1]) == ("fastest round", "200 GFLOP/s", "100 GFLOP/s")
     assert best_products([slow, fast])["fp32"] is fast
     assert "fastest round" not in rates_table([fast], {})[0]
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"mfu": 0.5, "peak_flop_per_s": 1e12}, "50.0%"),
+        ({"mfu": 0.5, "peak_flop_per_s": 2e12}, "50.0% (--peak)"),
+        ({"mbu": 0.25}, "25.0%"),
+        ({"mfu": None, "dtype": "bf16", "flop_per_s": 1e12}, "25.0%"),
+        ({"mfu": None, "dtype": "fp16", "flop_per_s": 1e12}, "no peak on record"),
+    ],
+)
+def test_a_share_names_the_peak_that_is_not_the_vendors(info, said):
+    peaks = {"by --peak": {"bf16": 2e12}, "derived": {"bf16": 4e12}}
+    assert share_of_peak(info, peaks) == said
 
 
 @pytest.mark.parametrize(
