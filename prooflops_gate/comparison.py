@@ -16,20 +16,24 @@ from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.counts import Count, resolved
+from prooflops_gate.instruments.counts import Count, by_count, resolved
 from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.instructions import Instructions, instructions_of
 from prooflops_gate.instruments.memory import Memory
-from prooflops_gate.instruments.pace import PacePlan, plan_of
+from prooflops_gate.instruments.pace import PacePlan, is_busy, plan_of
+from prooflops_gate.instruments.time_rule import TimeRule, look_at
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import Riding, count, exhaust
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
-from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
+from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
 from prooflops_gate.task import Task
 from prooflops_gate.unpatched import time
+from prooflops_gate.unread import watched
 from prooflops_gate.where import explained, worth_explaining
 
+# Most instructions are decided after so many pairs.
+PAIRS_OF_MOST_COUNTS = 3
 STOPPED = "the run was stopped before it was decided"
 
 
@@ -73,13 +77,17 @@ def compare(question: Question) -> Comparison:
     pairs = Pairs(question)
     question.say("a first pair of processes shows what there is to compare")
     began = time.monotonic()
-    pair = pairs.first()
+    with watched(question.here, question.other) as unread:
+        pair = pairs.first()
+        why_same = "" if settings.by_is_given else unread.explains(pair)
     if settings.in_turn:
         pairs.allow_turns(pair)
     first = seen_in(question, pair, time.monotonic() - began)
     memory = Memory(settings.min_memory_effect, is_measured=settings.memory != "off")
     memory.measure(first.measured, first.took_s)
     rule = question.rule(len(first.after))
+    if why_same:
+        return same_program(question, first, rule, why_same)
     budget_s, left_s = question.ends - began, question.ends - time.monotonic()
     pace = plan_of(pair, first.after, rule.plan, budget_s, left_s)
     question.say(str(pace))
@@ -91,6 +99,21 @@ def compare(question: Question) -> Comparison:
     return summed_up(question, pairs, first, pace, times, memory, counted)
 
 
+def same_program(question: Question, first: FirstPair, rule: TimeRule, why: str) -> Comparison:
+    """All benchmarks are SAME, as both sides ran the same program; first times are shown."""
+    both = {name: ([old], [new]) for name, (old, new) in first.measured.pairs.items()}
+    exact = [row for row in exact_rows(both) if row.verdict != "SAME"]
+    times, _ = look_at(both, rule)
+    same = [replace(row, verdict="SAME", by=FILES, note=why) for row in times]
+    return Comparison(
+        question.title,
+        (*first.rows, *exact, *same),
+        notes=first.notes,
+        effort=f"1 pair in {minutes(time.monotonic() - question.began)}",
+        left_out=first.left_out,
+    )
+
+
 def timed_and_counted(
     question: Question,
     first: FirstPair,
@@ -100,47 +123,84 @@ def timed_and_counted(
 ) -> tuple[Times, Instructions]:
     """Times up to the second look, the instructions of what they leave open, and further times.
 
-    Where cores are quiet, times decide most before the first counts would be there.
+    Where cores are quiet, times decide most before the first counts would be there. On busy ones
+    instructions come first, and times up to the first look, as no count shows waiting.
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
     both = [timed for sides in first.measured.pairs.values() for timed in sides]
-    share_s = pace.counting_s(by, both, question.ends - time.monotonic())
+    left_s = question.ends - time.monotonic()
+    share_s = pace.counting_s(by, both, left_s)
+    counts_first = by != TIME and (share_s == left_s or is_busy(both))
     examined = tuple(timed.test for timed in first.after.values())
     template = Task(examined=examined, repeated=pace.repeated)
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     try:
-        if by != INSTRUCTIONS:
+        if counts_first:
+            counted = to_count(question, first, pace, times, time.monotonic() + share_s)
+            expected_s = pace.expected_s + PAIRS_OF_MOST_COUNTS * counted.pair_s(counted.names)
+            why = "other work takes part" if share_s < left_s else "8 pairs of times do not fit"
+            order = f"instructions decide first, as {why}"
+            question.say(f"{order}: {of_budget(expected_s, left_s)}")
+        else:
+            order = "times decide first, as cores are quiet" if share_s else "times decide"
+            question.say(f"{order}: {of_budget(pace.expected_s, left_s)}")
             times.wait_at(question.ends - share_s)
             exhaust(timing, sample, question.say)
-        counted = to_count(question, first, pace, times)
+            counted = to_count(question, first, pace, times, question.ends)
         began = time.monotonic()
         count(counted, sample, question.say)
         if by != INSTRUCTIONS:
-            times.go_on(counted.equal, pace.later(time.monotonic() - began))
+            look = rule.plan.looks[0] if share_s < left_s else 0
+            times.go_on(settled(counted, times), pace.later(time.monotonic() - began), look)
             exhaust(timing, sample, question.say)
     except KeyboardInterrupt as stop:
         raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
     return times, counted
 
 
-def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times) -> Instructions:
-    """The instructions of what times leave open, or of all where instructions decide or fail."""
+def of_budget(expected_s: float, left_s: float) -> str:
+    """The expected time beside what is left of the budget.
+
+    >>> of_budget(41.0, 580.0), of_budget(700.0, 580.0)
+    ('about 41 s of 9 min 40 s', 'all of 9 min 40 s')
+    """
+    most = minutes(left_s)
+    return f"about {minutes(expected_s)} of {most}" if expected_s < left_s else f"all of {most}"
+
+
+def settled(counted: Instructions, times: Times) -> set[str]:
+    """The benchmarks that their instructions decide where times leave them open."""
+    counted.decide()
+    rows, smallest = times.rows(), times.rule.smallest
+    found = counted.found.items()
+    return {name for name, each in found if by_count(each, rows[name], smallest(name))}
+
+
+def to_count(
+    question: Question, first: FirstPair, pace: PacePlan, times: Times, ends: float
+) -> Instructions:
+    """The instructions of what times leave open, or of all where instructions decide or fail.
+
+    A slowdown that is large by time needs none.
+    """
     settings, left = question.settings, first.measured
-    verdicts = times.verdicts()
+    rows = times.rows()
+    slower = [name for name, row in rows.items() if row.verdict == "SLOWER"]
     if settings.by == TIME or not question.asked:
         left = left.without(left.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
-        left = left.without([name for name in verdicts if verdicts[name] in ("SAME", "FASTER")])
+        known = [name for name, row in rows.items() if row.verdict in ("SAME", "FASTER")]
+        left = left.without([*known, *(name for name in slower if times.is_large(rows[name]))])
     return instructions_of(
         left,
         settings.min_instructions,
         pace.start_cpu_s,
         time.monotonic(),
-        question.ends,
-        slower=[name for name in verdicts if verdicts[name] == "SLOWER"],
+        ends,
+        slower=slower,
     )
 
 

@@ -169,6 +169,7 @@ class Settings:
     memory: str
     min_memory_effect: float
     by: str
+    by_is_given: bool
     min_instructions: float
     instructions_fail: bool
     missing_fails: bool
@@ -263,6 +264,7 @@ def _read(config: pytest.Config) -> Settings:
         direction=chosen("gate_direction", DIRECTIONS),
         memory=chosen("gate_memory", MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
+        by_is_given=bool(named("gate_by")[1]),
         by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
         min_instructions=_share(*named("gate_min_instructions")),
         instructions_fail=chosen("gate_instructions", FAIL_OR_REPORT) == "fail",

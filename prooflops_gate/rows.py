@@ -15,6 +15,8 @@ from prooflops_gate.statistics.effects import Effect
 
 TIME, INSTRUCTIONS, VERDICT = "time", "instructions", "verdict"
 MEMORY = ("memory", "CUDA memory")
+# What decides where no process opened a file that differs.
+FILES = "files"
 RESOURCES = (*MEMORY, INSTRUCTIONS)
 # The worst first.
 VERDICTS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -58,6 +59,24 @@ DISTURBING: dict[str, tuple[str, dict[str, Any]]] = {
     "pytest-repeat": ("repeat_scope", {"count": 1}),
     "pytest-forked": ("forked", {"forked": False}),
 }
+
+
+def leave_out_tag() -> None:
+    """Keeps pytest-benchmark from asking git, in six processes, for the name of a file to save.
+
+    That took a tenth of a process's start, and git opens files that may have changed.
+    """
+    with suppress(ImportError):
+        from pytest_benchmark import utils
+
+        utils.get_tag = plain_tag
+
+
+def plain_tag(_: Any = None) -> str:
+    return "gate"
+
+
+leave_out_tag()
 
 
 def switch_off(option: Any) -> list[str]:

@@ -27,6 +27,7 @@ from prooflops_gate.run_state import (
     RECORD_PATH,
     RECORD_TO,
     STORAGE_ERROR,
+    is_replicate,
 )
 
 SETTING_VARIABLES = (
@@ -50,13 +51,16 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
         return {"benchmarks": [], "machine_info": {}, "commit_info": {}}
     hook = config.hook
     benchmarks = [bench for bench in session.benchmarks if bench]
-    machine = {"node": platform.node()}
-    # The processor's description needs a process of its own.
-    if benchmarks:
-        machine = hook.pytest_benchmark_generate_machine_info(config=config)
-        hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
-    commit = hook.pytest_benchmark_generate_commit_info(config=config)
-    hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+    machine: dict[str, Any] = {"node": platform.node()}
+    commit: dict[str, Any] = {}
+    # The processor and the commit are each described by processes of their own, which take as long
+    # as the start of a process of the gate; its parent knows both.
+    if not is_replicate():
+        if benchmarks:
+            machine = hook.pytest_benchmark_generate_machine_info(config=config)
+            hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)
+        commit = hook.pytest_benchmark_generate_commit_info(config=config)
+        hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
     content: dict[str, Any] = hook.pytest_benchmark_generate_json(
         config=config,
         benchmarks=benchmarks,

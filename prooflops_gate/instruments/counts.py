@@ -19,7 +19,9 @@ from scipy.special import stdtrit
 from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
 
 # Counts are decided after one of these numbers of pairs.
-LOOKS = (3, 6, 10)
+LOOKS = (2, 3, 6, 10)
+# Fewer pairs show no change: a count with two values agrees with itself in three of them.
+FEWEST_TO_CHANGE = 6
 # Smaller changes are those of the counting itself, which vary by some ten instructions.
 LEAST_INSTRUCTIONS = 50
 # One pair in so many, on either side, does not speak against SAME.
@@ -79,7 +81,7 @@ class Count:
         'too few pairs to confirm it'
         """
         is_one_sided = min(self.logs) * max(self.logs) > 0
-        if is_one_sided and len(self.logs) < LOOKS[1]:
+        if is_one_sided and len(self.logs) < FEWEST_TO_CHANGE:
             return "too few pairs to confirm it"
         return "the count does not repeat"
 
@@ -104,12 +106,11 @@ def decide(
     """The decision by pairs of counts, before[i] beside after[i]; None before the next of LOOKS.
 
     SAME: all pairs within `limit`, but for one in TRIMMED_ONE_IN on either side. MORE and FEWER:
-    the median is beyond it, and Student's t excludes 0 at `level`, from the second look on, as a
-    count with two values agrees with itself in three pairs. UNSTEADY: the pairs disagree beyond the
-    limit in both directions, or nothing else holds at the last look, or, where counting has `ended`
-    after the first, by all pairs.
+    the median is beyond it, and Student's t excludes 0 at `level`, from FEWEST_TO_CHANGE pairs on.
+    UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the
+    last look, or, where counting has `ended` after the first, by all pairs.
 
-    >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
+    >>> decide([10**5] * 2, [10**5, 100_100], 0.005, 1e-4).verdict
     'SAME'
     >>> after = [101_000, 101_010, 101_000, 101_000, 100_990, 101_000]
     >>> decide([10**5] * 6, after, 0.005, 1e-4).verdict
@@ -127,7 +128,7 @@ def decide(
         verdict = None
         if -bound <= least and most <= bound:
             verdict = "SAME"
-        elif look == LOOKS[0]:
+        elif look < FEWEST_TO_CHANGE:
             continue
         elif abs(middle) > bound and _is_shown(seen, level):
             verdict = MORE if middle > 0 else FEWER
@@ -160,8 +161,9 @@ def tally(found: Iterable[Count]) -> str:
 
 
 def level_of(benchmarks: int) -> float:
-    """The level of each benchmark's test at each look after the first."""
-    return ALARM_RATE / max(benchmarks, 1) / (len(LOOKS) - 1)
+    """The level of each benchmark's test at each look that may show a change."""
+    looks = sum(look >= FEWEST_TO_CHANGE for look in LOOKS)
+    return ALARM_RATE / max(benchmarks, 1) / looks
 
 
 def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> Row:

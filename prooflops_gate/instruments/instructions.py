@@ -127,9 +127,9 @@ class Instructions:
         return Task(tests=names, counting=Counting(until), ends=self.ends, needs_s=needs_s)
 
     @property
-    def equal(self) -> set[str]:
-        """The benchmarks that take the same number of instructions."""
-        return {name for name, each in self.found.items() if each.verdict == "SAME"}
+    def names(self) -> list[str]:
+        """The benchmarks that are counted now or later."""
+        return [name for batch in (self.batch, *self.waiting) for name in batch.names]
 
     def progress(self) -> str:
         benchmarks = many(len(self.batch.names), "benchmark")

@@ -124,7 +124,8 @@ class PacePlan:
         """
         if by == TIME:
             return 0.0
-        share_s = left_s if by == INSTRUCTIONS else share_of(timed) * left_s
+        share = BUSY_COUNTING_SHARE if is_busy(timed) else COUNTING_SHARE
+        share_s = left_s if by == INSTRUCTIONS else share * left_s
         return share_s if self.later(share_s).fits(self.kept) else left_s
 
     @cached_property
@@ -159,6 +160,11 @@ class PacePlan:
     def each_s(self) -> float:
         """Seconds of a benchmark without a pace of its own, from the second pair on."""
         return self.fitting_s(self.kept, self.left_s, self.most_pairs - 1, self.usual_s(self.kept))
+
+    @property
+    def expected_s(self) -> float:
+        """The time until the first look, with two pairs more for what is repeated or open."""
+        return 2 * (self.pairs + 1) * self.process_s(self.kept, self.each_s)
 
     @property
     def repeated(self) -> dict[str, float]:
@@ -268,16 +274,15 @@ class PacePlan:
         )
 
 
-def share_of(timed: Collection[Timed]) -> float:
-    """The share of the time left that counting gets, by how much of the first pair ran beside other
-    work.
+def is_busy(timed: Collection[Timed]) -> bool:
+    """Whether most of the first pair ran beside other work.
 
     >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
-    >>> round(share_of([quiet, busy]), 2), round(share_of([busy, busy]), 2)
-    (0.33, 0.67)
+    >>> is_busy([quiet, busy]), is_busy([busy, busy])
+    (False, True)
     """
     busy = sum(bool(each.contended) for each in timed)
-    return BUSY_COUNTING_SHARE if 2 * busy > len(timed) else COUNTING_SHARE
+    return 2 * busy > len(timed)
 
 
 def plan_of(

@@ -63,7 +63,8 @@ class TimeRule:
 
     `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the
     pairs. `all_pairs` takes them up to the last look, whatever is decided before, to estimate the
-    noise. Benchmarks in `settled` are decided by something else, unless they are suspected.
+    noise. Benchmarks in `settled` are decided by something else, unless they are suspected in
+    `look` pairs.
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class TimeRule:
     most: int | None = None
     all_pairs: bool = False
     settled: Container[str] = ()
+    look: int = 0
 
     def smallest(self, name: str) -> float:
         """The smallest change of this benchmark that counts."""
@@ -112,7 +114,8 @@ class TimeRule:
         """The number of pairs at this benchmark's next look; 0 where none is needed."""
         if self.all_pairs:
             return self.plan.looks[-1]
-        is_settled = name in self.settled and not decision.suspected
+        is_seen = decision.effect.pairs >= self.look
+        is_settled = name in self.settled and is_seen and not decision.suspected
         if decision.verdict is not None or is_settled:
             return 0
         return min(decision.wanted, self.most or decision.wanted)

@@ -16,6 +16,7 @@ from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at
 from prooflops_gate.rows import Row
+from prooflops_gate.statistics.decision_rule import LARGE
 from prooflops_gate.task import Task
 
 # A benchmark before and after.
@@ -60,6 +61,7 @@ class Times:
         self._until = math.inf
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
+        self._slower: list[str] = []
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
@@ -75,6 +77,7 @@ class Times:
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
         self.open = self._due(wanted)
+        self._slower = [row.name for row in rows if row.verdict == "SLOWER"]
         if not self.open or self.taken == self.rule.most or now + self.took_s > self._until:
             self.open = {}
             return None
@@ -90,15 +93,23 @@ class Times:
         """
         self._until = until
 
-    def go_on(self, settled: Container[str], plan: PacePlan) -> None:
-        """Goes on to the end of the time with what is not settled by another instrument."""
-        self._until = math.inf
-        self.rule, self.plan = replace(self.rule, settled=settled), plan
+    def go_on(self, settled: Container[str], plan: PacePlan, look: int) -> None:
+        """Goes on to the end of the time with what is not settled by another instrument.
 
-    def verdicts(self) -> dict[str, str]:
-        """The verdict on each benchmark by the pairs so far."""
+        What is settled has `look` pairs of times, too.
+        """
+        self._until = math.inf
+        self.rule, self.plan = replace(self.rule, settled=settled, look=look), plan
+
+    def rows(self) -> dict[str, Row]:
+        """The row of each benchmark by the pairs so far, by name."""
         rows, _ = look_at(self.sides, self.rule)
-        return {row.name: row.verdict for row in rows}
+        return {row.name: row for row in rows}
+
+    def is_large(self, row: Row) -> bool:
+        """Whether a change is so large that its time alone says enough."""
+        assert row.effect
+        return row.effect.ratio > 1 + LARGE * self.rule.smallest(row.name)
 
     def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
         assert self.plan
@@ -128,7 +139,8 @@ class Times:
         if self._repeats:
             again = f", of which {min(map(self._kept, self.open))} count"
         pairs = many(self.taken, "pair")
-        return f"{pairs}{again}: {len(self.open)} open, next decision at {until}"
+        slower = f"; SLOWER: {', '.join(self._slower)}" if self._slower else ""
+        return f"{pairs}{again}: {len(self.open)} open, next decision at {until}{slower}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs

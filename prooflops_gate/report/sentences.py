@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from prooflops_gate.console.tables import many
 from prooflops_gate.instruments.pace import TOO_LONG
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE, PAIRS
-from prooflops_gate.rows import INSTRUCTIONS, RESOURCES, SHOWN_LEVEL, Row, counts, figures
+from prooflops_gate.rows import FILES, INSTRUCTIONS, RESOURCES, SHOWN_LEVEL, Row, counts, figures
 from prooflops_gate.statistics.effects import Effect
 from prooflops_gate.where import first_function
 
@@ -149,8 +149,10 @@ def reason(row: Row) -> str:
 
 def unchanged(rows: Sequence[Row]) -> str:
     """What the rows that are SAME exclude: the largest change that any of them may hide."""
-    timed = [row.effect for row in rows if row.effect and row.by != INSTRUCTIONS]
+    timed = [row.effect for row in rows if row.effect and row.by not in (INSTRUCTIONS, FILES)]
     counted = sum(row.by == INSTRUCTIONS for row in rows)
+    if alike := [row.note for row in rows if row.by == FILES]:
+        return alike[0]
     said = []
     if timed:
         bounds = [effect.bounds(SHOWN_LEVEL) for effect in timed]

@@ -62,7 +62,7 @@ def test_times_wait_after_two_looks_until_they_go_on():
     run.run()
     taken = {name: len(run.times.sides[name][1]) for name in ratios}
     assert taken == {"same": 8, "twice": 13, "noisy": 16, "settled": 16}
-    run.times.go_on({"settled"}, plan)
+    run.times.go_on({"settled"}, plan, look=8)
     exhaust(run.times, run.take, lambda line: None)
     verdicts = {row.name: row.verdict for row in run.times.decide().rows}
     left = dict.fromkeys(("noisy", "settled"), "INCONCLUSIVE")
