@@ -20,7 +20,7 @@ from prooflops_gate.instruments.counts import Count, by_count, resolved
 from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.instructions import Instructions, instructions_of
 from prooflops_gate.instruments.memory import Memory
-from prooflops_gate.instruments.pace import PacePlan, is_busy, plan_of
+from prooflops_gate.instruments.pace import LEAST, PacePlan, is_busy, plan_of
 from prooflops_gate.instruments.time_rule import TimeRule, look_at
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import Riding, count, exhaust
@@ -77,9 +77,13 @@ def compare(question: Question) -> Comparison:
     pairs = Pairs(question)
     question.say("a first pair of processes shows what there is to compare")
     began = time.monotonic()
+    why_same, pair = "", None
     with watched(question.here, question.other) as unread:
+        if unread.is_likely and not settings.by_is_given:
+            pair = pairs.first(LEAST, memory=())
+            why_same = unread.explains(pair)
+    if not (pair and why_same):
         pair = pairs.first()
-        why_same = "" if settings.by_is_given else unread.explains(pair)
     if settings.in_turn:
         pairs.allow_turns(pair)
     first = seen_in(question, pair, time.monotonic() - began)

@@ -20,7 +20,7 @@ from prooflops_gate.machine import limits
 from prooflops_gate.origins import check_origins
 from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
-from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.task import Layout, Paces, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.unpatched import time
 
 # A pair in turn may last this, and so many times the first pair: a lock of one stops the other.
@@ -41,15 +41,15 @@ class Pairs:
         self.in_turn_s = 0.0
         self.notes: list[str] = []
 
-    def first(self) -> Pair:
+    def first(self, paces: Paces = FIRST, memory: tuple[str, ...] | None = None) -> Pair:
         """The first pair, in which the other side runs whole files: its benchmarks are not known
-        yet.
+        yet. It measures the memory of all unless `memory` names some.
         """
         question = self.question
         task = Task(
             tests=question.selection.benchmarks,
-            paces=FIRST,
-            memory=None if question.settings.memory != "off" else (),
+            paces=paces,
+            memory=memory if question.settings.memory != "off" else (),
             longest_s=question.longest_s,
         )
         pair = self.sample(task, question.targets)

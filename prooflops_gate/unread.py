@@ -25,6 +25,8 @@ EVENT = struct.Struct("iIII")
 EVENTS_BYTES = 1 << 16
 # Few systems allow fewer watches.
 MOST_FILES = 1000
+# Files of code and of pytest's settings, which benchmarks and pytest do open.
+CODE = (".py", ".pyi", ".pyx", ".pxd", ".c", ".cpp", ".h", ".rs", ".so", ".toml", ".cfg", ".ini")
 
 
 class Openings:
@@ -64,6 +66,11 @@ class Unread:
 
     def __init__(self, files: list[str] | None, openings: Openings | None) -> None:
         self.files, self._openings = files, openings
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether it is worth a short pair: files differ, and none is code or pytest's settings."""
+        return bool(self._openings) and not any(name.endswith(CODE) for name in self.files or ())
 
     def explains(self, pair: Pair) -> str:
         """Why both sides of a pair ran the same program, in words; empty where that is unknown."""

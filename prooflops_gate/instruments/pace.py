@@ -36,6 +36,8 @@ LONG_S = 0.1
 # A benchmark gets so many rounds, if they last no longer than that.
 ENOUGH_ROUNDS = 12
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
+# One round, where processes are only to show what they open.
+LEAST: Paces = {"": {"max_time": 1e-6, "min_rounds": 1}}
 # The standard deviation of a pair's log ratio from which on a benchmark gets more time.
 NOISY = 0.02
 # Why a benchmark is open that is not measured with the others.

@@ -71,6 +71,21 @@ def test_times_wait_after_two_looks_until_they_go_on():
     assert taken == {"same": 8, "twice": 13, "noisy": 32, "settled": 16}
 
 
+def test_what_instructions_settle_first_has_a_look_at_times_which_alone_show_waiting():
+    """A wait that doubles a time takes no instructions; noise takes no further pairs."""
+    draw = random.Random(1)
+    run = Run(
+        lambda name, _: (timed(1.0), timed((1 + (name == "waits")) * draw.lognormvariate(0, 0.2))),
+        ["waits", "noisy"],
+        rule=TimeRule(plan_for(2), settled=("waits", "noisy"), look=8),
+    )
+    rows = run.run()
+    taken = {name: len(run.times.sides[name][1]) for name in rows}
+    assert rows["waits"].verdict == "SLOWER"
+    assert taken["noisy"] == 8 < taken["waits"]
+    assert run.times.is_large(rows["waits"]), "so it needs no count"
+
+
 def test_times_wait_where_another_pair_would_end_too_late():
     run = Run(lambda name, number: (timed(1.0), timed(1.0)))
     run.times.wait_at(time.monotonic() + 10.0)
