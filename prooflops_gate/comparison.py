@@ -27,6 +27,7 @@ from prooflops_gate.loop import Riding, count, exhaust
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
+from prooflops_gate.statistics.decision_rule import is_large
 from prooflops_gate.task import Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import watched
@@ -132,8 +133,8 @@ def timed_and_counted(
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
-    both = [timed for sides in first.measured.pairs.values() for timed in sides]
     left_s = question.ends - time.monotonic()
+    both = first.measured.pairs.values()
     share_s = pace.counting_s(by, both, left_s)
     counts_first = by != TIME and (share_s == left_s or is_busy(both))
     examined = tuple(timed.test for timed in first.after.values())
@@ -190,14 +191,15 @@ def to_count(
 
     A slowdown that is large by time needs none.
     """
-    settings, left = question.settings, first.measured
+    settings, left, smallest = question.settings, first.measured, times.rule.smallest
     rows = times.rows()
-    slower = [name for name, row in rows.items() if row.verdict == "SLOWER"]
+    slower = {name: row.effect for name, row in rows.items() if row.verdict == "SLOWER"}
+    large = [name for name, effect in slower.items() if effect and is_large(effect, smallest(name))]
     if settings.by == TIME or not question.asked:
         left = left.without(left.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
         known = [name for name, row in rows.items() if row.verdict in ("SAME", "FASTER")]
-        left = left.without([*known, *(name for name in slower if times.is_large(rows[name]))])
+        left = left.without([*known, *large])
     return instructions_of(
         left,
         settings.min_instructions,

@@ -17,6 +17,7 @@ from statistics import mean, median, stdev
 from scipy.special import stdtrit
 
 from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
+from prooflops_gate.statistics.decision_rule import is_large
 
 # Counts are decided after one of these numbers of pairs.
 LOOKS = (2, 3, 6, 10)
@@ -192,13 +193,13 @@ def by_count(count: Count, row: Row, smallest: float) -> str:
     """What the instructions of an open benchmark decide; empty where they decide nothing.
 
     They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of
-    it, and nothing where time excludes that. It is SAME only where time leaves open whether it is
-    slower by `smallest`: no count shows waiting. A count that does not repeat within the limit of
-    instructions may do so within `smallest`.
+    it, and nothing where time excludes that. As no count shows waiting, it is SAME only where time
+    neither excludes that nor estimates a large slowdown. A count that does not repeat within the
+    limit of instructions may do so within `smallest`.
     """
     assert row.effect
     low, high = row.effect.interval(SHOWN_LEVEL)
-    may_be_same = low <= 1 + smallest
+    may_be_same = low <= 1 + smallest and not is_large(row.effect, smallest)
     if count.verdict == UNSTEADY:
         return "SAME" if may_be_same and count.is_within(smallest) else ""
     beyond = 1 + 5 / 3 * smallest

@@ -110,7 +110,7 @@ class PacePlan:
         """The same plan where something else has spent this time."""
         return replace(self, budget_s=self.budget_s - spent_s, left_s=self.left_s - spent_s)
 
-    def counting_s(self, by: str, timed: Collection[Timed], left_s: float) -> float:
+    def counting_s(self, by: str, pairs: Collection[tuple[Timed, Timed]], left_s: float) -> float:
         """The seconds that times first leave to counting: none where time alone decides, else a
         share of the time left.
 
@@ -119,14 +119,14 @@ class PacePlan:
 
         >>> costs = {"a": Cost(call_s=0.1)}
         >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)
-        >>> busy = [Timed(1.0, {}, contended="busy")]
+        >>> busy = [(Timed(1.0, {}, contended="busy"), Timed(1.0, {}))]
         >>> quick = replace(slow, overhead_s=0.1)
         >>> [plan.counting_s("both", busy, 380) for plan in (slow, quick)]
         [380, 253.33333333333331]
         """
         if by == TIME:
             return 0.0
-        share = BUSY_COUNTING_SHARE if is_busy(timed) else COUNTING_SHARE
+        share = BUSY_COUNTING_SHARE if is_busy(pairs) else COUNTING_SHARE
         share_s = left_s if by == INSTRUCTIONS else share * left_s
         return share_s if self.later(share_s).fits(self.kept) else left_s
 
@@ -276,15 +276,15 @@ class PacePlan:
         )
 
 
-def is_busy(timed: Collection[Timed]) -> bool:
-    """Whether most of the first pair ran beside other work.
+def is_busy(pairs: Collection[tuple[Timed, Timed]]) -> bool:
+    """Whether most benchmarks ran beside other work on either side of the first pair.
 
     >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
-    >>> is_busy([quiet, busy]), is_busy([busy, busy])
+    >>> is_busy([(quiet, busy), (quiet, quiet)]), is_busy([(quiet, busy)])
     (False, True)
     """
-    busy = sum(bool(each.contended) for each in timed)
-    return 2 * busy > len(timed)
+    busy = sum(any(side.contended for side in pair) for pair in pairs)
+    return 2 * busy > len(pairs)
 
 
 def plan_of(

@@ -22,6 +22,7 @@ from prooflops_gate.statistics.decision_rule import (
     Decision,
     Plan,
     decide,
+    is_large,
     pairs_needed,
     smallest_effect,
 )
@@ -63,8 +64,8 @@ class TimeRule:
 
     `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the
     pairs. `all_pairs` takes them up to the last look, whatever is decided before, to estimate the
-    noise. Benchmarks in `settled` are decided by something else, unless they are suspected in
-    `look` pairs.
+    noise. Benchmarks in `settled` are decided by something else, unless `look` pairs
+    suspect them or show a large slowdown.
     """
 
     plan: Plan
@@ -115,7 +116,8 @@ class TimeRule:
         if self.all_pairs:
             return self.plan.looks[-1]
         is_seen = decision.effect.pairs >= self.look
-        is_settled = name in self.settled and is_seen and not decision.suspected
+        may_wait = decision.suspected or is_large(decision.effect, self.smallest(name))
+        is_settled = name in self.settled and is_seen and not may_wait
         if decision.verdict is not None or is_settled:
             return 0
         return min(decision.wanted, self.most or decision.wanted)

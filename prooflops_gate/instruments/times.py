@@ -16,7 +16,6 @@ from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at
 from prooflops_gate.rows import Row
-from prooflops_gate.statistics.decision_rule import LARGE
 from prooflops_gate.task import Task
 
 # A benchmark before and after.
@@ -105,11 +104,6 @@ class Times:
         """The row of each benchmark by the pairs so far, by name."""
         rows, _ = look_at(self.sides, self.rule)
         return {row.name: row for row in rows}
-
-    def is_large(self, row: Row) -> bool:
-        """Whether a change is so large that its time alone says enough."""
-        assert row.effect
-        return row.effect.ratio > 1 + LARGE * self.rule.smallest(row.name)
 
     def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
         assert self.plan

@@ -175,6 +175,11 @@ def beyond(ratio: float, change: float) -> str:
     return "FASTER" if ratio < 1 / (1 + change) else ""
 
 
+def is_large(effect: Effect, min_effect: float) -> bool:
+    """Whether a first look estimates a slowdown above LARGE times the smallest that counts."""
+    return effect.pairs >= LOOKS[0] and effect.ratio > 1 + LARGE * min_effect
+
+
 def same(effect: Effect, level: float, min_effect: float) -> bool:
     """Whether the interval at this level lies within `min_effect` of 1."""
     low, high = effect.interval(level)

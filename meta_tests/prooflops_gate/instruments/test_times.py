@@ -83,7 +83,6 @@ def test_what_instructions_settle_first_has_a_look_at_times_which_alone_show_wai
     taken = {name: len(run.times.sides[name][1]) for name in rows}
     assert rows["waits"].verdict == "SLOWER"
     assert taken["noisy"] == 8 < taken["waits"]
-    assert run.times.is_large(rows["waits"]), "so it needs no count"
 
 
 def test_times_wait_where_another_pair_would_end_too_late():
