@@ -140,6 +140,13 @@ def test_every_row_stays_and_a_changed_count_adds_one():
     ]
 
 
+@pytest.mark.parametrize(("pairs", "verdict"), [(2, "SAME"), (8, "INCONCLUSIVE")])
+def test_a_wait_that_noise_hides_is_not_same_by_instructions_from_the_first_look_on(pairs, verdict):
+    effect = paired([1.0] * pairs, [1.0, 3.0] * (pairs // 2), level=0.01)
+    row = Row("a", TIME, 1.0, 1.7, "INCONCLUSIVE", effect)
+    assert by_both(row, Count(SAME[0], 1e6, SAME[1]), 0.03, alone=True).verdict == verdict
+
+
 def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
     row = Row("a", TIME, 1.0, 1.2, "SLOWER", effect)
