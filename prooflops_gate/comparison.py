@@ -179,9 +179,11 @@ def of_budget(expected_s: float, left_s: float) -> str:
 def settled(counted: Instructions, times: Times) -> set[str]:
     """The benchmarks that their instructions decide where times leave them open."""
     counted.decide()
-    rows, smallest = times.rows(), times.rule.smallest
+    smallest = times.rule.smallest
+    # A contended pair that is measured again has no row so far.
+    effects = {name: row.effect for name, row in times.rows().items()}
     found = counted.found.items()
-    return {name for name, each in found if by_count(each, rows[name], smallest(name))}
+    return {name for name, each in found if by_count(each, effects.get(name), smallest(name))}
 
 
 def to_count(

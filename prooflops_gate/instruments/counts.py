@@ -18,6 +18,7 @@ from scipy.special import stdtrit
 
 from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
 from prooflops_gate.statistics.decision_rule import is_large
+from prooflops_gate.statistics.effects import Effect
 
 # Counts are decided after one of these numbers of pairs.
 LOOKS = (2, 3, 6, 10)
@@ -181,7 +182,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     if row.verdict == "SLOWER" and count.verdict == "SAME" and is_small:
         verdict, by = "SAME", INSTRUCTIONS
     elif row.verdict == "INCONCLUSIVE":
-        decided = by_count(count, row, smallest)
+        decided = by_count(count, row.effect, smallest)
         verdict, by = (decided, INSTRUCTIONS) if decided else (row.verdict, "")
     # Where time has decided, a count that scatters adds nothing.
     said = "" if why_open and by == TIME else f"{count}{why_open if not by else ''}"
@@ -189,7 +190,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     return replace(row, verdict=verdict, by=by, note=note, instructions=count.steady_ratio)
 
 
-def by_count(count: Count, row: Row, smallest: float) -> str:
+def by_count(count: Count, effect: Effect | None, smallest: float) -> str:
     """What the instructions of an open benchmark decide; empty where they decide nothing.
 
     They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of
@@ -197,9 +198,8 @@ def by_count(count: Count, row: Row, smallest: float) -> str:
     neither excludes that nor estimates a large slowdown. A count that does not repeat within the
     limit of instructions may do so within `smallest`.
     """
-    assert row.effect
-    low, high = row.effect.interval(SHOWN_LEVEL)
-    may_be_same = low <= 1 + smallest and not is_large(row.effect, smallest)
+    low, high = effect.interval(SHOWN_LEVEL) if effect else (0.0, math.inf)
+    may_be_same = low <= 1 + smallest and not (effect and is_large(effect, smallest))
     if count.verdict == UNSTEADY:
         return "SAME" if may_be_same and count.is_within(smallest) else ""
     beyond = 1 + 5 / 3 * smallest

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prooflops_gate.comparison import to_count
+from prooflops_gate.comparison import settled, to_count
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import (
@@ -156,6 +156,16 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     three = by_both(row, Count(UNSTEADY, 1e6, [0.13, 0.13, 0.12]), 0.03, alone=True)
     assert (three.verdict, three.by) == ("SLOWER", TIME)
     assert three.instructions == pytest.approx(1.139, abs=0.001)
+
+
+def test_counts_settle_what_has_no_quiet_time_yet():
+    """The first pair ran beside others, and is measured again."""
+    contended = Timed(1.0, {}, contended="beside others")
+    times = Times(["same", "more"], TimeRule(plan_for(3)), math.inf)
+    times.measure(Measured(None, dict.fromkeys(times.sides, (contended, contended))), 0.0)  # type: ignore[arg-type]
+    found = {"same": Count("SAME", 1e6, SAME[1]), "more": Count(MORE, 1e6, [0.1] * 6)}
+    counted = SimpleNamespace(found=found, decide=lambda: None)
+    assert settled(counted, times) == {"same", "more"}
 
 
 @pytest.mark.parametrize(("by", "counted"), [("both", ["a"]), ("instructions", ["a", "same"])])
