@@ -10,6 +10,7 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from prooflops_gate.console.progress import minutes
@@ -30,7 +31,7 @@ from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.decision_rule import is_large
 from prooflops_gate.task import Task
 from prooflops_gate.unpatched import time
-from prooflops_gate.unread import watched
+from prooflops_gate.unread import Unread
 from prooflops_gate.where import explained, worth_explaining
 
 # Most instructions are decided after so many pairs.
@@ -79,7 +80,7 @@ def compare(question: Question) -> Comparison:
     question.say("a first pair of processes shows what there is to compare")
     began = time.monotonic()
     why_same, pair = "", None
-    with watched(question.here, question.other) as unread:
+    with closing(Unread(question.here, question.other)) as unread:
         if unread.is_likely and not settings.by_is_given:
             pair = pairs.first(LEAST, memory=())
             why_same = unread.explains(pair)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 from prooflops_gate import git
@@ -29,93 +28,73 @@ MOST_FILES = 1000
 CODE = (".py", ".pyi", ".pyx", ".pxd", ".c", ".cpp", ".h", ".rs", ".so", ".toml", ".cfg", ".ini")
 
 
-class Openings:
-    """The openings of these files and folders from now on, of a folder only as a whole."""
+class Unread:
+    """The files in which two sides differ, watched from now on; none where they are unknown.
 
-    def __init__(self, paths: set[Path]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
+    Of a folder, its own openings count, and not those of what lies in it.
+    """
+
+    def __init__(self, here: Side, other: Side) -> None:
+        self.files = differing(here, other)
+        paths = {there(side.root, name) for side in (here, other) for name in self.files}
+        self._descriptor = -1
+        libc = ctypes.CDLL(None)
+        if not paths or not hasattr(libc, "inotify_init1"):
+            return
         self._descriptor = libc.inotify_init1(NONBLOCKING)
-        watches = [
-            libc.inotify_add_watch(self._descriptor, os.fsencode(path), OPENED) for path in paths
-        ]
-        self.are_seen = self._descriptor >= 0 and min(watches, default=0) >= 0
-
-    def any(self) -> bool:
-        """Whether there was one; also where the kernel dropped events."""
-        try:
-            events = os.read(self._descriptor, EVENTS_BYTES)
-        except BlockingIOError:
-            return False
-        while events:
-            length = EVENT.unpack_from(events)[-1]
-            if not length:
-                return True
-            events = events[EVENT.size + length :]
-        return self.any()
+        for path in paths:
+            if libc.inotify_add_watch(self._descriptor, os.fsencode(path), OPENED) < 0:
+                self.close()
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-
-
-class Unread:
-    """The files in which two sides differ, and whether a pair has opened one.
-
-    `files` are unknown, None, where the other side is no checkout of a commit, or not on Linux.
-    """
-
-    def __init__(self, files: list[str] | None, openings: Openings | None) -> None:
-        self.files, self._openings = files, openings
+        self._descriptor = -1
 
     @property
     def is_likely(self) -> bool:
         """Whether it is worth a short pair: files differ, and none is code or pytest's settings."""
-        return bool(self._openings) and not any(name.endswith(CODE) for name in self.files or ())
+        return self._descriptor >= 0 and not any(name.endswith(CODE) for name in self.files)
 
     def explains(self, pair: Pair) -> str:
         """Why both sides of a pair ran the same program, in words; empty where that is unknown."""
-        if self._openings is None or self.files is None or self._openings.any():
+        if self._descriptor < 0 or self._is_opened():
             return ""
-        imported = [
+        before, after = (
             {name: file.removeprefix(f"{done.side.root}/") for name, file in done.modules.items()}
             for done in pair
-        ]
-        if imported[0] != imported[1] or set(self.files) & set(imported[1].values()):
+        )
+        if before != after or set(self.files) & set(after.values()):
             return ""
         return f"no process opened a file that differs ({many(len(self.files), 'file')})"
 
-
-@contextmanager
-def watched(here: Side, other: Side) -> Iterator[Unread]:
-    """Watches the files in which two sides differ while their first pair runs."""
-    files = differing(here, other)
-    openings = None
-    if files and hasattr(ctypes.CDLL(None), "inotify_init1"):
-        openings = Openings({there(side.root, name) for side in (here, other) for name in files})
-    try:
-        yield Unread(files, openings if openings and openings.are_seen else None)
-    finally:
-        if openings:
-            openings.close()
+    def _is_opened(self) -> bool:
+        """Whether a file or folder was opened; also where the kernel dropped events."""
+        with suppress(BlockingIOError):
+            while events := os.read(self._descriptor, EVENTS_BYTES):
+                while events:
+                    length = EVENT.unpack_from(events)[-1]
+                    if not length:
+                        return True
+                    events = events[EVENT.size + length :]
+        return False
 
 
-def differing(here: Side, other: Side) -> list[str] | None:
-    """The paths below this side's folder of what differs in the other, which is a checkout.
+def differing(here: Side, other: Side) -> list[str]:
+    """The paths from this side's folder of what differs in the other, which is a checkout.
 
-    None where that is unknown: too many, submodules, or files outside the folder.
+    None where that is unknown: there are too many, or submodules.
     """
     commit = git.commit_named(other.root, "HEAD") if other.fresh else None
     top = git.repository_of(here.root) if commit else None
     if commit is None or top is None:
-        return None
+        return []
     changed = git.output(top, "diff", "--name-only", "-z", "--no-renames", commit, "--")
-    if changed is None:
-        return None
     # git reads a file again that is as new as its index, as all are in a fresh checkout.
     git.output(other.root, "update-index", "-q", "--refresh", "--force-write-index")
-    names = [*filter(None, changed.split("\0")), *git.untracked(top, "--exclude-standard")]
-    if len(names) > MOST_FILES or any((top / name).is_dir() for name in names):
-        return None
+    names = [*filter(None, (changed or "").split("\0")), *git.untracked(top, "--exclude-standard")]
+    if changed is None or len(names) > MOST_FILES or any((top / name).is_dir() for name in names):
+        return []
     return [os.path.relpath(top / name, here.root) for name in names]
 
 

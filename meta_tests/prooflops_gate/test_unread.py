@@ -1,13 +1,14 @@
 """Whether a file in which two sides differ was opened, by the kernel's own word."""
 
 import subprocess
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
 from meta_tests.prooflops_gate.foreign_repo import commit_all, run, run_git, valid_json
 from prooflops_gate.task import Pair, Side
-from prooflops_gate.unread import watched
+from prooflops_gate.unread import Unread
 
 DOCUMENT, DATA = "docs/guide.md", "data/words.txt"
 
@@ -52,7 +53,7 @@ def by_listing(side, name):
 def test_a_file_that_differs_and_is_opened_on_either_side_is_seen(sides, read, which):
     here, other = sides
     (here.root / DOCUMENT).write_text("more")
-    with watched(here, other) as unread:
+    with closing(Unread(here, other)) as unread:
         # As long as the sides are alike there.
         read(sides[which], DATA)
         assert unread.explains(pair_of(here, other)) == (
@@ -67,7 +68,7 @@ def test_a_file_of_one_side_is_found_by_listing_its_folder(sides):
     (here.root / "docs/new.md").write_text("more")
     (here.root / DATA).unlink()
     for side, name in ((here, DATA), (other, DOCUMENT)):
-        with watched(here, other) as unread:
+        with closing(Unread(here, other)) as unread:
             assert unread.explains(pair_of(here, other))
             by_listing(side, name)
             assert not unread.explains(pair_of(here, other))
@@ -76,13 +77,13 @@ def test_a_file_of_one_side_is_found_by_listing_its_folder(sides):
 def test_an_imported_file_that_differs_needs_measuring_though_its_bytecode_was_read(sides):
     here, other = sides
     (here.root / "work.py").write_text("x = 2\n")
-    with watched(here, other) as unread:
+    with closing(Unread(here, other)) as unread:
         assert not unread.explains(pair_of(here, other))
 
 
 def test_another_checkout_explains_nothing(sides):
     here, other = sides
-    with watched(here, Side("other", "python", other.root)) as unread:
+    with closing(Unread(here, Side("other", "python", other.root))) as unread:
         assert not unread.explains(pair_of(here, other))
 
 
