@@ -32,12 +32,3 @@ def test_a_failed_assertion_says_what_was_got_and_what_it_should_be(should):
         SAID[should]()
     assert str(failure.value) == should
     assert failure.traceback.filter(failure)[-1].path.name == "test_messages.py"
-
-
-def test_what_is_as_it_should_be_passes():
-    messages.equal(ONES, ONES.clone(), "y")
-    messages.agree("bytes", got=3, formula=3, by_hand=3)
-    messages.close([1, 2], [1, 2.0000001], "losses", rel=1e-5)
-    messages.at_most(4, 4, "bytes")
-    messages.at_least(4, 4, "bytes")
-    messages.between(4, 4, 4, "bytes")
