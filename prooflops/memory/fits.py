@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
 from prooflops.memory.cuda.choices import AttentionKernels, kernels_of
 from prooflops.memory.prediction import PredictedMemory
+from prooflops.memory.replay import Growth
 from prooflops.memory.search import LARGEST_TRIED, largest_size
 from prooflops.memory.training import TrainingStep
 
@@ -171,14 +173,26 @@ class Predictions:
         kind = cublas_workspace_bytes(capability), kernels_of(capability)
         return self._known.setdefault(kind, {})
 
-    def peaks(self, card: Accelerator) -> dict[int, int]:
-        """The reserved bytes of the sizes predicted so far for cards like this one."""
-        known = self._of_kind(card)
-        return {size: _reserved(ways) for size, ways in known.items()}
+    def largest(self, card: Accelerator, ceiling: int) -> int:
+        """The largest size that fits if storages grow as between the two known sizes next to it."""
+        usable, known = _usable(card), self._of_kind(card)
+        near, *others = sorted(known, key=lambda size: abs(usable - _reserved(known[size])))
+        held = _largest_way(known[near])
+        requests = held.requests()
+        for size in others:
+            other = _largest_way(known[size]).requests()
+            if other.events == requests.events:
+                return Growth(near, requests, size, other).largest(usable, ceiling)
+        doubled = held.requests_if_doubled()
+        return Growth(near, requests, 2 * near, doubled).largest(usable, ceiling)
 
 
 def _reserved(ways: Iterable[PredictedMemory]) -> int:
     return max(held.reserved_peak_bytes or 0 for held in ways)
+
+
+def _largest_way(ways: Iterable[PredictedMemory]) -> PredictedMemory:
+    return max(ways, key=lambda held: held.reserved_peak_bytes or 0)
 
 
 def _largest(predictions: Predictions, card: Accelerator, size: int, ceiling: int) -> int:
@@ -189,8 +203,8 @@ def _largest(predictions: Predictions, card: Accelerator, size: int, ceiling: in
         ways = predictions.of(card, size)
         return _reserved(ways), all(held.fits_into(usable) for held in ways)
 
-    known = predictions.peaks(card)
-    return largest_size(tried, size, usable, peaks=known, ceiling=ceiling)[0]
+    estimate = partial(predictions.largest, card, ceiling)
+    return largest_size(tried, size, usable, estimate=estimate, ceiling=ceiling)[0]
 
 
 def _with_batch(step: TrainingStep, batch: int) -> TrainingStep:

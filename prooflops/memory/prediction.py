@@ -110,6 +110,19 @@ class PredictedMemory(Phases[PredictedBytes]):
         events = ledger.events[: ledger.phase_ends[-1]]
         return Requests(events, [size_of(storage) for storage in ledger.storages])
 
+    def requests_if_doubled(self) -> Requests:
+        """The requests of a size twice as large, if activations and what passes grow with it."""
+        requests, storages = self.requests(), self._ledger.storages
+        classes = [*(self._classes.get(name, name) for name in self._ledger.phase_names), ""]
+        sizes = []
+        for size, storage in zip(requests.sizes, storages, strict=True):
+            in_class = classes[storage.phase]
+            grows = in_class in ("inputs", "activations") or (
+                in_class == "gradients" and storage.is_temporary
+            )
+            sizes.append(2 * size if grows and storage.class_name is None else size)
+        return Requests(requests.events, sizes)
+
     @property
     def charged_peak_bytes(self) -> int | None:
         """The most that `torch.cuda.memory_allocated` will read; None on the CPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,3 +237,40 @@ class Requests:
         states = Replayed(self.sizes, allocator)
         for event in self.events:
             states.follow(event)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The requests of a step of any size, each on the line through those of two sizes."""
+
+    size: int
+    requests: Requests
+    other_size: int
+    other: Requests
+
+    def of_size(self, size: int) -> Requests:
+        """The requests of a size that was not predicted."""
+        span = self.other_size - self.size
+        both = zip(self.requests.sizes, self.other.sizes, strict=True)
+        steps = size - self.size
+        sizes = [max(0, first + steps * (second - first) // span) for first, second in both]
+        return Requests(self.requests.events, sizes)
+
+    def largest(self, capacity_bytes: int, ceiling: int) -> int:
+        """The largest size up to `ceiling` that fits, if sizes above it do not; 0 where none does.
+
+        >>> events = [Event(0, True), Event(1, True), Event(1, False), Event(0, False)]
+        >>> mib = 2**20
+        >>> one, two = (Requests(events, [100 * mib, size * 40 * mib]) for size in (1, 2))
+        >>> Growth(1, one, 2, two).largest(500 * mib, ceiling=1000)
+        10
+        """
+
+        def is_too_large(size: int) -> bool:
+            return not self.of_size(size).fits_into(capacity_bytes)
+
+        beyond = 1
+        while beyond <= ceiling and not is_too_large(beyond):
+            beyond *= 2
+        found = range(beyond // 2 + 1, min(beyond, ceiling + 1))
+        return beyond // 2 + bisect_left(found, True, key=is_too_large)

@@ -19,7 +19,7 @@ def largest_size(
     first: int,
     limit: int,
     *,
-    peaks: dict[int, int] | None = None,
+    estimate: Callable[[], int] | None = None,
     ceiling: int = LARGEST_TRIED,
     close: float = 0.0,
 ) -> tuple[int, int]:
@@ -31,12 +31,12 @@ def largest_size(
     further from the last are tried, at most the middle, so that there are no more trials than 4/3
     of the logarithm of what was left to base 2, and four. They end where the two sizes are
     neighbours, or `close` to one another as a share. The second is `ceiling` + 1 where none that
-    was tried is too large. `peaks` are known before, and grow.
+    was tried is too large. `estimate` takes the place of the line, after each trial.
 
     >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
     (137, 138)
     """
-    known = {} if peaks is None else peaks
+    known: dict[int, int] = {}
     fits, beyond, guess, step, misses = 0, ceiling + 1, min(first, ceiling), 1, 0
     while beyond - fits > max(1, close * fits):
         before = beyond - fits
@@ -49,20 +49,21 @@ def largest_size(
             fits = guess
         else:
             beyond, step = guess, 1
-        estimate = _estimate(known, limit, fits)
+        reached = _reached(known, limit, fits) if estimate is None else estimate()
         if beyond > ceiling:
-            guess = min(max(estimate, fits + step), GROWTH * fits, ceiling)
+            most = GROWTH * fits if estimate is None else ceiling
+            guess = min(max(reached, fits + step), most, ceiling)
             continue
         misses += 2 * (beyond - fits) > before
         if misses < MOST_MISSES:
-            guess = min(max(estimate, fits + 1), beyond - 1)
+            guess = min(max(reached, fits + 1), beyond - 1)
         else:
             reach = min(REACH ** (misses - MOST_MISSES), (beyond - fits) // 2)
             guess = fits + reach if does_fit else beyond - reach
     return fits, beyond
 
 
-def _estimate(known: dict[int, int], limit: int, fits: int) -> int:
+def _reached(known: dict[int, int], limit: int, fits: int) -> int:
     """Where the line through two peaks reaches the limit.
 
     These are the nearest to it, and the nearest other one, since memory is reserved in steps.

@@ -43,7 +43,7 @@ def test_the_largest_batch_fits_and_its_successor_does_not():
     assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
     assert gets_through(step_of(fit.largest))
     assert not gets_through(step_of(fit.largest + 1))
-    assert len(told) == len(set(told)) <= 6, f"a batch was predicted twice, or too many: {told}"
+    assert len(told) == len(set(told)) <= 4, f"a batch was predicted twice, or too many: {told}"
 
 
 class OneAtATime(nn.Module):
