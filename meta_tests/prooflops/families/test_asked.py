@@ -97,6 +97,8 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
     wrong = config_of("exaone4").to_dict() | {"rope_parameters": "wide"}
     with pytest.raises(ValueError, match=r"got 'exaone4'.*; transformers .* refuses this config"):
         from_config(wrong)
+    with pytest.raises(ValueError, match=r"transformers .* does not know model_type 'of-mars'"):
+        from_config({"model_type": "of-mars"})
     # A type that has several classes.
     assert parameter_count(from_config({"model_type": "deit"})) == 85_801_730
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -11,7 +11,7 @@ from prooflops.suite.page.delivery import Figure, verdict
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
-from prooflops.suite.page.plots import step_times
+from prooflops.suite.page.plots import roofline, step_times
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import best_products, rates_table, spread_text
@@ -214,6 +214,17 @@ def test_a_clock_is_referred_to_where_it_is_named():
     assert Measurement("x", "x", 1.0, 0.0, info).notes == ""
     limited = info | {"conditions": {"facts": ["power-limited: 1.49 of 1.98 GHz"]}}
     assert "19% of the units at that clock" in Measurement("x", "x", 1.0, 0.0, limited).notes
+
+
+def test_the_memory_roof_meets_every_ceiling_and_begins_left_of_every_kernel(report):
+    plot = roofline(report).plot
+    *ceilings, memory = (line.spots for line in plot.lines)
+    (left, low), (right, high) = memory
+    assert left < min(point.x for point in plot.points)
+    assert high / right == pytest.approx(low / left)
+    for (start, ceiling), _ in ceilings:
+        assert ceiling / start == pytest.approx(high / right)
+    assert right >= max(start for (start, _), _ in ceilings)
 
 
 def test_a_plot_has_no_row_for_a_step_that_is_not_known(report):
