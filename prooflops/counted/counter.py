@@ -104,7 +104,7 @@ def uncompiled() -> Iterator[None]:
     """Runs functions under torch.compile as they are written: modes and hooks cannot see into
     compiled ones.
     """
-    if "torch._dynamo" not in sys.modules:  # imported by torch.compile; it takes a second
+    if "torch._dynamo.utils" not in sys.modules:  # imported by torch.compile; it takes a second
         yield
         return
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():

@@ -59,16 +59,27 @@ class Copies:
             )
         with torch.no_grad():
             copied = self._laid_out(tensor)
-        if isinstance(tensor, nn.Parameter):
+        if isinstance(tensor, nn.Parameter) and _has_values(copied):
             copied = nn.Parameter(copied, requires_grad=False)
+        # What torch marks a subclass's parameter by, such as a fake one's.
+        copied._is_param = isinstance(tensor, nn.Parameter)
         self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
         self._originals.append(tensor)
         return self._tensors[id(tensor)]
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
-        storage = self._storage(tensor)
-        unaligned = storage.numel() % tensor.element_size()
-        elements = storage[: storage.numel() - unaligned].view(tensor.dtype)
+        number = tensor.untyped_storage()._cdata
+        if number not in self._storages and _fills_its_storage(tensor):
+            copied = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device
+            )
+            if _has_values(copied):
+                _fill(copied, tensor)
+            self._storages[number] = copied
+            return copied
+        elements = _bytes_of(self._storage(tensor))
+        unaligned = elements.numel() % tensor.element_size()
+        elements = elements[: elements.numel() - unaligned].view(tensor.dtype)
         copied = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             copied = copied.conj()
@@ -77,12 +88,13 @@ class Copies:
         return copied.detach()
 
     def _storage(self, tensor: Tensor) -> Tensor:
-        """The bytes of the copy of the tensor's storage."""
+        """A copy that fills the copy of the tensor's storage."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._storages:
             copied = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self._device)
             if _has_values(copied):
-                _fill(copied, tensor)
+                every_byte = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                _fill(copied, every_byte.set_(storage))
             self._storages[storage._cdata] = copied
         return self._storages[storage._cdata]
 
@@ -199,11 +211,26 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _fill(copied: Tensor, tensor: Tensor) -> None:
+    """Gives the copy its values: zeros where the tensor has none."""
     if tensor.is_meta:
         copied.zero_()
-        return
-    every_byte = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    copied.copy_(every_byte.set_(tensor.untyped_storage()))
+    else:
+        copied.copy_(tensor)
+
+
+def _fills_its_storage(tensor: Tensor) -> bool:
+    """Whether the tensor is plainly laid out and has all that its storage holds."""
+    if tensor.is_conj() or tensor.is_neg() or not tensor.numel():
+        return False
+    is_packed = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    return is_packed and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _bytes_of(filling: Tensor) -> Tensor:
+    """The bytes of a tensor that fills its storage."""
+    if filling.dtype == torch.uint8 and filling.is_contiguous():
+        return filling.view(-1)
+    return filling.as_strided((filling.numel(),), (1,)).view(torch.uint8)
 
 
 def _has_values(copied: Tensor) -> bool:

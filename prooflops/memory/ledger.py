@@ -65,6 +65,8 @@ class Ledger:
         self.unknown_calls: Counter[str] = Counter()
         # Calls that are composed of operators, and that another release of torch may not compose.
         self.composed_calls: Counter[str] = Counter()
+        # Held at this moment.
+        self.live_bytes = 0
         self.operator: object = ""
         self._place = NOWHERE
         self._seen: dict[int, SeenStorage] = {}
@@ -107,6 +109,7 @@ class Ledger:
         number, phase = len(self.storages), len(self.phase_ends)
         self.storages.append(Storage(size, self.operator, self._place, phase, class_name))
         self.events.append(Event(number, True))
+        self.live_bytes += size
         return number
 
     def free(self, number: int) -> None:
@@ -115,11 +118,13 @@ class Ledger:
         if takeover is None or takeover.operand != number:
             self.events.append(Event(number, False))
             storage = self.storages[number]
+            self.live_bytes -= storage.size
             storage.is_temporary = storage.phase == len(self.phase_ends)
             return
         self._takeover = None
         output = self._seen[takeover.output_key]
         self._seen[takeover.output_key] = output._replace(number=number)
+        self.live_bytes -= self.storages[output.number].size
         del self.events[takeover.position]
 
     def borrow(self, sizes: Sequence[int]) -> None:

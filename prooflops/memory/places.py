@@ -10,6 +10,7 @@ from typing import NamedTuple
 from prooflops.trace import TORCH, newest_node, running_node
 
 _OWN = str(Path(__file__).parent)
+_TRACE = str(Path(__file__).parent.with_name("trace.py"))
 _STEP = str(Path(__file__).with_name("training.py"))
 _LAYERS = str(Path(TORCH) / "nn" / "modules")
 _OPTIMIZERS = str(Path(TORCH) / "optim")
@@ -70,7 +71,7 @@ def _place_of(frame: FrameType | None) -> Place:
             module = id(frame.f_locals["self"])
         if in_torch is None and path.startswith((_LAYERS, _OPTIMIZERS)):
             in_torch = Line(code, frame.f_lineno)
-        if not path.startswith((TORCH, _OWN)):
+        if not path.startswith((TORCH, _OWN, _TRACE)):
             return Place(module, Line(code, frame.f_lineno))
         frame = frame.f_back
     return Place(module, in_torch)

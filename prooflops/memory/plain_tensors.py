@@ -19,7 +19,14 @@ IN_PLACE_IN_BACKWARD = frozenset({"add", "index_add", "index_put", "put", "scatt
 # The backward formula of this loss writes in place, throughout its own storages.
 IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
 # Files whose frames lie between an operation and the code that called it.
-_BETWEEN = (__file__, "memory/tracker.py", "_dynamo/eval_frame.py", "torch/_compile.py")
+_BETWEEN = (
+    __file__,
+    "memory/tracker.py",
+    "prooflops/trace.py",
+    "_dynamo/eval_frame.py",
+    "torch/_compile.py",
+    "torch/_ops.py",
+)
 
 
 class PlainTensors:

@@ -28,6 +28,7 @@ from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
 from prooflops.memory.replay import PredictedBytes, Requests, replay
 from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
+from prooflops.memory.without_compiler import without_compiler
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 # The first stage of ZeRO that shards a class of a training step.
@@ -58,11 +59,15 @@ class PredictedMemory(Phases[PredictedBytes]):
         # Models stay alive here, so that no other module gets the id of one.
         self._kept: list[nn.Module] = []
 
-    def mark(self, name: str) -> None:
-        """Ends the phase `name`, which began at the mark before or with the block."""
+    def mark(self, name: str) -> int:
+        """Ends the phase `name`, which began at the mark before or with the block.
+
+        Returns the bytes that are held at its end.
+        """
         self._check_new(name)
         self._kernels.end_operation()
         self._ledger.mark(name)
+        return self._ledger.live_bytes
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Puts the storages of `tensors` into a class of that name, whichever phase made them."""
@@ -70,6 +75,11 @@ class PredictedMemory(Phases[PredictedBytes]):
             storage = self._ledger.storage_of(tensor)
             if storage is not None:
                 storage.class_name = name
+
+    def hold(self, name: str, sizes: Iterable[int]) -> None:
+        """Enters storages of that class which nothing frees within the block."""
+        for size in sizes:
+            self._ledger.allocate(size, name)
 
     def name_modules(self, model: nn.Module) -> None:
         """Names the modules of `model` in `peak_by_module`, and the owners of its parameters."""
@@ -245,6 +255,7 @@ def predicted_memory(
     try:
         gc.disable()
         with ExitStack() as modes:
+            modes.enter_context(without_compiler())
             if is_cuda:
                 # On CUDA torch's optimizers choose foreach if all parameters are of these types.
                 optimizers._foreach_supported_types.append(FakeTensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -118,7 +119,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             func = getattr(torch.ops.aten, f"{func._opname}_").Tensor
         if func is torch.ops.aten._local_scalar_dense.default and _called_by_adafactor():
             return 1.0
-        out = func(*args, **kwargs)
+        out = args[0] if _only_writes(func, args) else func(*args, **kwargs)
         out = with_outputs_of_kernel(func, args, out, self._ledger.device)
         for tensor in tensors_in(out):
             self._refuse_unpredictable(func, tensor)
@@ -137,6 +138,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"the block makes a tensor on {str(tensor.device)!r}, which is not here, "
                 'and torch would abort: predict the block for device="cuda"'
             )
+
+
+def _only_writes(func: Any, args: Any) -> bool:
+    """Whether an operation does nothing but change the values of its first operand, as an
+    optimizer's do: tensors of one shape and dtype make no other tensor and no error.
+    """
+    if not _is_pointwise_in_place(func):
+        return False
+    written, *others = (each for each in args if isinstance(each, Tensor))
+    # A number that the code may read has a value.
+    return getattr(written, "constant", None) is None and all(
+        each.shape == written.shape and each.dtype == written.dtype for each in others
+    )
+
+
+@cache
+def _is_pointwise_in_place(func: Any) -> bool:
+    return torch.Tag.pointwise in func.tags and func._opname.endswith("_")
 
 
 def _called_by_adafactor() -> bool:

@@ -122,7 +122,7 @@ class TrainingStep:
         once = [*passes, "step", "zero_grad"]
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
-    def _run(self, mark: Callable[[str], None], model: nn.Module, batch: Any) -> None:
+    def _run(self, mark: Callable[[str], object], model: nn.Module, batch: Any) -> None:
         mark("inputs")
         updates = None if self.optimizer is None else _built(self.optimizer, model)
         mark("optimizer")

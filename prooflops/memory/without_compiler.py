@@ -1,0 +1,70 @@
+"""Fake tensors and optimizers without the import of torch's compiler, which takes seconds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+COMPILER = "torch._dynamo"
+
+
+class _StandIn(ModuleType):
+    """A module of the compiler with a few known names; any other one imports the compiler."""
+
+    def __init__(self, name: str, **known: object) -> None:
+        super().__init__(name)
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        # The import of one of its modules asks a package for its path.
+        is_import = name == "__path__" and self.__name__ == COMPILER
+        if name.startswith("__") and not is_import:
+            raise AttributeError(name)
+        _leave()
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Stands in for the compiler, within the block, unless it is imported or something needs it.
+
+    Torch imports it to read two settings of fake tensors, and to keep the optimizers' functions
+    from being compiled, which nothing is before it is imported.
+    """
+    if COMPILER in sys.modules:
+        yield
+        return
+    not_compiled: list[Callable[..., Any]] = []
+
+    def disable(function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
+        not_compiled.append(function)
+        return function
+
+    settings = {
+        "fake_tensor_cache_enabled": True,
+        "fake_tensor_cache_crosscheck_enabled": False,
+        "_custom_ops_profile": None,
+    }
+    config = _StandIn(f"{COMPILER}.config", **settings)
+    sources = {"ConstantSource": str, "RandomValueSource": bytes}
+    source = _StandIn(f"{COMPILER}.source", **sources)
+    known = {"disable": disable, "graph_break": lambda: None, "config": config, "source": source}
+    for each in (_StandIn(COMPILER, **known), config, source):
+        sys.modules[each.__name__] = each
+    try:
+        yield
+    finally:
+        _leave()
+        # Torch keeps here what the compiler returned.
+        for function in not_compiled:
+            vars(function).pop("__dynamo_disable", None)
+
+
+def _leave() -> None:
+    for name, module in [*sys.modules.items()]:
+        if isinstance(module, _StandIn):
+            del sys.modules[name]
