@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from prooflops import timing
 from prooflops.counted.counter import Count, uncompiled
+from prooflops.model.alike import kinds_of_parameters
 from prooflops.model.flop_difference import ExplainedFlops, ProductsOfParameters
 from prooflops.model.modules import OUTSIDE, RunningModules
 from prooflops.model.user_model import Instance
@@ -24,7 +27,6 @@ from prooflops.trace import (
     Operation,
     Trace,
     newest_node,
-    phase,
     running_node,
     tensors_in,
 )
@@ -39,9 +41,10 @@ class ModuleRow:
     """A module, its submodules included.
 
     `name` is as in named_modules, empty for the whole; a shared module has a row for each name.
-    `kept_bytes` are those of the tensors made in it that are kept for the backward pass, each
-    storage once. `own_s` is without the submodules. `used_in` are the modules in which its weights
-    are used, where that is not known to be a product of its own.
+    `output` and `dtype` are those of its first call. `kept_bytes` are those of the tensors made in
+    it that outlive the forward pass, as the backward pass needs them, each storage once. `own_s` is
+    without the submodules. `used_in` are the modules in which its weights are used, where that is
+    not known to be a product of its own.
     """
 
     name: str
@@ -49,7 +52,9 @@ class ModuleRow:
     depth: int
     calls: int
     output: str
+    dtype: str
     parameters: int
+    trained: int
     forward_flops: int
     backward_flops: int
     used_in: tuple[str, ...]
@@ -104,41 +109,62 @@ class Sums:
 
 
 class StepTrace:
-    """One traced training step: the sums of its operations by module, phase and operator.
+    """A traced training step: the sums of its operations by module, phase and operator.
 
-    A gradient belongs to the module whose operation it is the gradient of. With `sees_kept`, which
-    detaches each kept tensor, `kept` are the bytes that the forward pass makes and keeps for the
-    backward pass. Each storage counts for the module that keeps it first. Parameters, inputs and
-    targets were there before.
+    `update` traces its last phase. A gradient belongs to the module whose operation it is the
+    gradient of. `kept` are the bytes that each module made and that outlive the forward pass.
+    Parameters, inputs and targets were there before, as were the `captured` tensors, of which the
+    forward pass makes copies. `mark` is told the name of each phase that ends.
     """
 
     def __init__(
-        self, instance: Instance, clock: Callable[[], Any], *, sees_kept: bool = False
+        self,
+        instance: Instance,
+        clock: Callable[[], Any] = lambda: 0.0,
+        mark: Callable[[str], None] = lambda _: None,
+        captured: Sequence[Tensor] = (),
     ) -> None:
         self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
         self.kept: Counter[str] = Counter()
         self.modules = RunningModules(instance.module)
+        self._instance, self._clock = instance, clock
         self._products = ProductsOfParameters(instance)
         self._passes, self._update = Count(), Count()
         self._operators = 0
         self.used_in: defaultdict[str, set[str]] = defaultdict(set)
         self._module_of_node: dict[int, str] = {}
         self._module_of_product: dict[int, str] = {}
-        self._made: set[int] = set()
-        # No other storage gets the address of one that is alive.
-        self._storages: dict[int, Any] = {}
+        self._makers: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         instance.optimizer.zero_grad(set_to_none=True)
         with ExitStack() as stack:
             stack.enter_context(uncompiled())
             stack.enter_context(self.modules.watched())
             stack.enter_context(Trace(self._add_pass, clock))
-            if sees_kept:
-                hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
-                stack.enter_context(hooks)
-            instance.forward().backward()  # type: ignore[no-untyped-call]
-        with Trace(self._add_update, clock):
-            instance.optimizer.step()
-        self.flops = self._products.explained(self._passes.work, self._update.work, self._operators)
+            loss = instance.forward()
+            mark("forward")
+            self._note_kept(captured)
+            loss.backward()  # type: ignore[no-untyped-call]
+            del loss
+            mark("backward")
+
+    def update(self) -> None:
+        """Traces the update of the parameters, whose gradients are there."""
+        optimizer = self._instance.optimizer
+        kinds = kinds_of_parameters(optimizer)
+        for times in map(len, kinds.each()) if kinds else (1,):
+            with Trace(partial(self._add_update, times=times), self._clock):
+                optimizer.step()
+
+    @property
+    def flops(self) -> ExplainedFlops:
+        """The FLOPs of the step, once all of it is traced."""
+        return self._products.explained(self._passes.work, self._update.work, self._operators)
+
+    def _note_kept(self, captured: Sequence[Tensor]) -> None:
+        there_before = _storages([*captured])
+        for storage, name in self._makers.items():
+            if storage._cdata not in there_before:
+                self.kept[name] += storage.nbytes()
 
     def _add_pass(self, operation: Operation) -> None:
         flops = self._passes.add(operation)
@@ -149,16 +175,28 @@ class StepTrace:
                 self.used_in[owner].add(module)
         name = "forward" if operation.phase == FORWARD else "backward"
         self._add(operation, module, name, flops)
-        self._made |= _storages(operation.out) - _storages((operation.args, operation.kwargs))
+        if operation.phase == FORWARD:
+            self._note_makers(operation)
 
-    def _add_update(self, operation: Operation) -> None:
-        self._add(operation, OUTSIDE, "update", self._update.add(operation))
+    def _note_makers(self, operation: Operation) -> None:
+        given = _storages((operation.args, operation.kwargs))
+        for number, storage in _storages(operation.out).items():
+            if number not in given:
+                self._makers.setdefault(storage, self.modules.name)
+
+    def _add_update(self, operation: Operation, times: int) -> None:
+        if operation.operator.namespace == "profiler":
+            return
+        for _ in range(times):
+            self._add(operation, OUTSIDE, "update", self._update.add(operation))
 
     def _add(self, operation: Operation, module: str, name: str, flops: int) -> None:
         operator = operation.operator
         sums = self.sums[module, name, str(getattr(operator, "_overloadpacket", operator))]
         sums.add(Sums(1, flops, operation.seconds))
-        self._operators += not getattr(operator, "is_view", False)
+        # Views and empty tensors run no kernel.
+        is_empty = getattr(operator, "_opname", "").startswith(("empty", "new_empty"))
+        self._operators += not (is_empty or getattr(operator, "is_view", False))
 
     def _module_of(self, operation: Operation, flops: int, read: list[nn.Parameter]) -> str:
         node = running_node()
@@ -172,17 +210,10 @@ class StepTrace:
         known.setdefault(newest_node(), name)
         return name
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        is_new = storage._cdata in self._made and storage._cdata not in self._storages
-        if phase() == FORWARD and is_new:
-            self._storages[storage._cdata] = storage
-            self.kept[self.modules.name] += storage.nbytes()
-        return tensor.detach()
 
-
-def _storages(tree: Any) -> set[int]:
-    return {each.untyped_storage()._cdata for each in tensors_in(tree)}
+def _storages(tree: Any) -> dict[int, Any]:
+    storages = [each.untyped_storage() for each in tensors_in(tree)]
+    return {each._cdata: each for each in storages}
 
 
 def breakdown_of(
@@ -191,14 +222,21 @@ def breakdown_of(
     """Times some steps by phase, and traces two, of which an operator's faster time counts."""
     phases_s = phase_seconds(instance, device)
     clock = timing.clock(device)
-    first = StepTrace(instance, clock)
-    second = StepTrace(instance, clock, sees_kept=True)
+    first, second = StepTrace(instance, clock), StepTrace(instance, clock)
+    # The gradients are those of the second one.
+    for each in (first, second):
+        each.update()
     for key, sums in first.sums.items():
         if key in second.sums:
             sums.seconds = min(sums.seconds, second.sums[key].seconds)
-    modules = tuple(_module_rows(instance, first, second.kept))
-    breakdown = Breakdown(phases_s, modules, _operator_rows(first), is_compiled)
-    return breakdown, first.flops
+    return breakdown_of_trace(instance, first, phases_s, is_compiled=is_compiled), first.flops
+
+
+def breakdown_of_trace(
+    instance: Instance, traced: StepTrace, phases_s: dict[str, float], *, is_compiled: bool
+) -> Breakdown:
+    modules = tuple(_module_rows(instance, traced))
+    return Breakdown(phases_s, modules, _operator_rows(traced), is_compiled)
 
 
 def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
@@ -221,7 +259,7 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     return dict(zip(PHASES, medians, strict=True))
 
 
-def _module_rows(instance: Instance, traced: StepTrace, kept: Counter[str]) -> Iterator[ModuleRow]:
+def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:
     own_s: defaultdict[str, float] = defaultdict(float)
     kept_within: Counter[str] = Counter()
     inclusive: defaultdict[tuple[str, str], Sums] = defaultdict(Sums)
@@ -230,19 +268,22 @@ def _module_rows(instance: Instance, traced: StepTrace, kept: Counter[str]) -> I
             own_s[name] += sums.seconds
         for above in _with_ancestors(name):
             inclusive[above, of_phase].add(sums)
-    for name, size in kept.items():
+    for name, size in traced.kept.items():
         kept_within.update(dict.fromkeys(_with_ancestors(name), size))
     parts = [(OUTSIDE, None), *instance.module.named_modules(remove_duplicate=False)]
     for name, part in parts:
-        outputs = traced.modules.output_shapes[name]
+        outputs = traced.modules.outputs[name]
         forward, backward = inclusive[name, "forward"], inclusive[name, "backward"]
+        own = list(part.parameters()) if part is not None else []
         yield ModuleRow(
             name=name,
             kind=type(part).__name__ if part is not None else "",
             depth=len(list(_with_ancestors(name))) - 1,
             calls=len(outputs),
-            output=outputs[0] if outputs else "",
-            parameters=sum(each.numel() for each in part.parameters()) if part is not None else 0,
+            output=outputs[0].shapes if outputs else "",
+            dtype=outputs[0].dtype if outputs else "",
+            parameters=sum(each.numel() for each in own),
+            trained=sum(each.numel() for each in own if each.requires_grad),
             forward_flops=forward.flops,
             backward_flops=backward.flops,
             used_in=() if forward.flops else tuple(sorted(traced.used_in[name])),

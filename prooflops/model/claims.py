@@ -49,15 +49,19 @@ class Answer:
 
 
 def answers_of(
-    instance: Instance,
+    instance: Instance | None,
     inventory: Inventory,
     memory: StepMemory | None,
     flops: ExplainedFlops,
     step: MeasuredStep | None,
 ) -> list[Answer]:
-    """The answers; those about time need a step whose time is known."""
-    answers = [*_of_tensors(instance, inventory), *_of_rules(flops), *_of_backward(flops)]
-    if memory:
+    """The answers; those about tensors need an instance that has been stepped, those about time a
+    step whose time is known.
+    """
+    answers = [*_of_rules(flops), *_of_backward(flops)]
+    if instance:
+        answers = [*_of_tensors(instance, inventory), *answers]
+    if instance and memory:
         answers += _of_memory(instance, memory)
     if step:
         answers += _of_time(step)
@@ -121,7 +125,7 @@ def _of_backward(flops: ExplainedFlops) -> Iterator[Answer]:
 def _of_memory(instance: Instance, memory: StepMemory) -> Iterator[Answer]:
     parameters = [*instance.parameters.values()]
     gradients = [each.grad for each in parameters if each.grad is not None]
-    held, dropped = memory.row("gradients").measured_bytes, memory.dropped_gradient_bytes
+    held, dropped = memory.measured("gradients"), memory.dropped_gradient_bytes
     storages = storage_bytes_of(gradients)
     yield _answer("optim.zero-grad-none", f"{dropped:,} B", holds=dropped == storages)
     # A gradient may be a part of a larger tensor, which it keeps.
@@ -134,13 +138,13 @@ def _of_memory(instance: Instance, memory: StepMemory) -> Iterator[Answer]:
     device = parameters[0].device.type
     steps = [row["step"] for row in instance.optimizer.state.values() if "step" in row]
     counts = bytes_of(each for each in steps if each.device.type == device)
-    state = memory.row("optimizer state").measured_bytes - counts
+    state = memory.measured("optimizer state") - counts
     updated = bytes_of(instance.optimizer.state)
     yield _answer(claim, f"{state:,} B", holds=state == buffers * updated)
     if claim in FP32_CLAIMS and is_plain and {each.dtype for each in parameters} == {FP32}:
         elements = sum(each.numel() for each in parameters)
         training = (bytes_of(parameters) + held + state) / elements
-        peak = memory.row(PEAK).measured_bytes / elements
+        peak = memory.measured(PEAK) / elements
         figure, at_peak = f"{training:g} B per parameter", f"{peak:.1f} B per parameter at the peak"
         yield _answer(FP32_CLAIMS[claim], figure, holds=training == 4 * (2 + buffers))
         yield _answer("mem.omits-activations", at_peak, holds=peak > training)

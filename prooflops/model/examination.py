@@ -46,6 +46,11 @@ class Examination:
         return f"{name} with {optimizer}, on {self.user_model.device}"
 
     @property
+    def is_measured(self) -> bool:
+        """Whether steps were run."""
+        return bool(self.breakdown.phases_s)
+
+    @property
     def unknown(self) -> str:
         """Why nothing is concluded of the step's time; empty where something is."""
         return self.step.why_unknown(self.breakdown) if self.step else ""
@@ -71,7 +76,8 @@ class Examination:
     def answers(self) -> list[Answer]:
         """What claims of the registry say of this model."""
         step = None if self.unknown else self.step
-        return answers_of(self.instance, self.inventory, self.memory, self.flops, step)
+        instance = self.instance if self.is_measured else None
+        return answers_of(instance, self.inventory, self.memory, self.flops, step)
 
     def record_step(self, **figures: Any) -> MeasuredStep:
         """Keeps the time of a step, with the fields of `MeasuredStep` that a benchmark knows.

@@ -11,15 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
 from prooflops import counted, precision
 from prooflops.model.first_layer import CONVOLUTIONS, LOOK_UPS, Batch, FirstLayers
-from prooflops.model.user_model import Instance
+from prooflops.model.user_model import Instance, format_name
 from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node, tensors_in
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
@@ -142,9 +142,9 @@ class ProductsOfParameters:
         self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
         self._of_node: defaultdict[int | None, list[_FactorsAndFlops]] = defaultdict(list)
-        self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
-        # No other tensor gets the address of a storage that is alive.
-        self._kept_alive: list[Any] = []
+        # By storage: of each part of it the parameters that it comes from.
+        self._spans: WeakKeyDictionary[Any, list[tuple[int, int, frozenset[int]]]]
+        self._spans = WeakKeyDictionary()
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
         for buffer in instance.module.buffers():
@@ -287,16 +287,14 @@ class ProductsOfParameters:
         last = sum(
             (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
         )
-        storage = tensor.untyped_storage()
-        self._spans[storage._cdata].append(
-            (start, start + (int(last) + 1) * tensor.element_size(), indices)
-        )
-        self._kept_alive.append(storage)
+        end = start + (int(last) + 1) * tensor.element_size()
+        spans = self._spans.setdefault(tensor.untyped_storage(), [])
+        spans.append((start, end, indices))
 
     def _origin_of(self, tensor: Tensor) -> frozenset[int] | None:
         """The parameters that a tensor comes from: none of a buffer, None of an activation."""
         start = int(tensor.storage_offset()) * tensor.element_size()
-        spans = self._spans.get(tensor.untyped_storage()._cdata, ())
+        spans = self._spans.get(tensor.untyped_storage(), ())
         return next((indices for low, high, indices in spans if low <= start < high), None)
 
     def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
@@ -345,16 +343,10 @@ def _reason(use: _ParameterUse, once: int) -> str:
     return PARTLY_USED if use.forward < once else REUSED
 
 
-NAMES = {
-    each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"
-}
-
-
 def _dtype_of(name: str, tensors: list[Tensor]) -> str:
     """The format in which a product's factors are multiplied."""
     first = tensors[0]
-    torch_name = str(first.dtype).removeprefix("torch.")
     if first.device.type == "cuda" and first.dtype == torch.float32:
         operation = "cudnn.conv" if name in CONVOLUTIONS else "cuda.matmul"
         return precision.format_of(operation)
-    return NAMES.get(torch_name, torch_name)
+    return format_name(first.dtype)

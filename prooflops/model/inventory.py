@@ -39,6 +39,10 @@ class Inventory:
         return sum(each.elements for each in self.groups if each.role != "buffer")
 
     @property
+    def trained(self) -> int:
+        return sum(each.elements for each in self.groups if each.role == "trained")
+
+    @property
     def bytes(self) -> int:
         return sum(each.bytes for each in self.groups)
 

@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from prooflops.model.user_model import tensors_of
+from prooflops.model.user_model import format_name, tensors_of
 from prooflops.trace import FORWARD, phase
 
 OUTSIDE = "loss and optimizer, outside the module"
 SHOWN_SHAPES = 3
+
+
+class Output(NamedTuple):
+    """The shapes of a module's output, and the format of its first tensor."""
+
+    shapes: str
+    dtype: str
 
 
 @dataclass
@@ -39,7 +46,7 @@ class RunningModules:
     """
 
     def __init__(self, whole: nn.Module) -> None:
-        self.output_shapes: defaultdict[str, list[str]] = defaultdict(list)
+        self.outputs: defaultdict[str, list[Output]] = defaultdict(list)
         self._whole = whole
         self._names: defaultdict[int, list[str]] = defaultdict(list)
         self._owners: defaultdict[int, list[str]] = defaultdict(list)
@@ -108,7 +115,7 @@ class RunningModules:
         if running in names or not within:
             return running
         # A model looks up an embedding's tied weights by a call.
-        return min(within, key=lambda name: len(self.output_shapes[name]))
+        return min(within, key=lambda name: len(self.outputs[name]))
 
     def owners_other_than(self, name: str, parameters: Iterable[nn.Parameter]) -> set[str]:
         """The modules whose parameters these are, if another one uses them."""
@@ -132,12 +139,13 @@ class RunningModules:
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
         name = self._running.pop().name
         if id(module) in self._names and phase() == FORWARD:
-            self.output_shapes[name].append(_shapes_text(output))
+            self.outputs[name].append(_output(output))
 
 
-def _shapes_text(output: Any) -> str:
+def _output(output: Any) -> Output:
     """The shapes of an output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2, 32)`."""
-    shapes = [str(tuple(each.shape)) for each in tensors_of(output)]
-    more = len(shapes) - SHOWN_SHAPES
-    text = ", ".join(shapes[:SHOWN_SHAPES])
-    return f"{text} and {more} more" if more > 0 else text
+    tensors = tensors_of(output)
+    shapes = [str(tuple(each.shape)) for each in tensors[:SHOWN_SHAPES]]
+    more = len(tensors) - SHOWN_SHAPES
+    text = ", ".join(shapes) + (f" and {more} more" if more > 0 else "")
+    return Output(text, format_name(tensors[0].dtype) if tensors else "")

@@ -13,7 +13,8 @@ import pytest
 
 from prooflops import __version__
 from prooflops.model.examination import Examination
-from prooflops.model.tables import RULES, bound_sentence, sections_of
+from prooflops.model.summary import RULES
+from prooflops.model.tables import TREE_ANCHOR, sections_of
 from prooflops_gate.history import records as history
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.html import html
@@ -62,12 +63,10 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
 
 
 def page_of(examination: Examination, headline: Sequence[str], part: str = "") -> Page:
-    step = examination.step
-    bound = bound_sentence(step, examination.unknown) if step else ""
-    lead = "; ".join(filter(None, [examination.model, bound, part]))
+    lead = "; ".join(filter(None, [examination.model, part]))
     chosen = "; ".join(examination.notes) or "nothing: the factory says all"
     facts = [("D", str(examination.flops.batch)), ("chosen", chosen)]
-    facts += [("machine", line) for line in headline]
+    facts.append(("machine", "\n".join(headline)))
     return Page(
         title=examination.user_model.spec,
         kind=f"prooflops {__version__} · one model, one training step",
@@ -96,7 +95,7 @@ def print_page(
     for text in filter(None, (examination.model, f"D = {examination.flops.batch}", notes, part)):
         line(text)
     for section in sections_of(examination):
-        if section.is_empty or section.is_folded:
+        if section.anchor == TREE_ANCHOR:
             continue
         terminal.write_line("")
         terminal.write_line(section.title, bold=True)

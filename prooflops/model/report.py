@@ -8,7 +8,7 @@ import html
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ from prooflops.memory.fits import cuda_card
 from prooflops.model import page
 from prooflops.model.examination import Examination, examine
 from prooflops.model.factory import ModelError, naming, user_code
-from prooflops.model.modules import OUTSIDE
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK, tried
-from prooflops.model.tables import NOT_KNOWN, WHOLE, bytes_text, fits_section, flops_texts
-from prooflops.model.user_model import UserModel, check_parameters
+from prooflops.model.summary import summary_of
+from prooflops.model.tables import fits_section
+from prooflops.model.tree import lines_of, tree_of
+from prooflops.model.unmeasured import examined_without_running
+from prooflops.model.user_model import UserModel, check_parameters, has_compiled_parts
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.history.records import write_atomically
 
@@ -62,12 +64,14 @@ class ModelReport:
 
     examination: Examination
     parameters: int
+    trained: int
     flops_forward: int
     flops_step: int
     rule_2nd: int | None
     rule_6nd: int | None
     predicted_peak_bytes: int | None
     measured_peak_bytes: int | None
+    depth: int | None = None
 
     def save(self, path: str | Path) -> None:
         """Writes the page as .html or .md, or its facts as .json, and makes the folder.
@@ -90,31 +94,36 @@ class ModelReport:
         style = "width: 100%; height: 40em; border: 0"
         return f'<iframe srcdoc="{content}" style="{style}"></iframe>'
 
+    def tree(self, depth: int | None = None) -> str:
+        """The modules in 80 columns, `depth` levels below the whole, or as many as are a page.
+
+        Equal siblings that follow each other share a line.
+        """
+        return "\n".join(lines_of(tree_of(self.examination.breakdown.modules), depth))
+
     def __str__(self) -> str:
-        rows = [["module", "type", "parameters", "FLOPs forward", "FLOPs backward"]]
-        for each in self.examination.breakdown.modules:
-            if each.name != OUTSIDE:
-                name = "  " * each.depth + (each.name.rpartition(".")[2] or WHOLE)
-                flops = flops_texts(each, "{:,}".format)
-                rows.append([name, each.kind, f"{each.parameters:,}", *flops])
-        measured = bytes_text(self.measured_peak_bytes)
-        predicted = bytes_text(self.predicted_peak_bytes)
-        memory = self.examination.memory
-        if memory is not None and memory.is_peak_lower_bound:
-            predicted = f"at least {predicted}"
-        lines = [
-            *aligned(rows),
-            "",
-            f"N = {self.parameters:,} parameters, D = {self.examination.flops.batch}",
-            f"FLOPs forward {self.flops_forward:,}, 2ND = {_count_text(self.rule_2nd)}",
-            f"FLOPs of a step {self.flops_step:,}, 6ND = {_count_text(self.rule_6nd)}",
-            f"peak memory {measured}, predicted {predicted}",
-        ]
+        lines = [self.tree(self.depth), "", *summary_of(self.examination)]
         if self.examination.fits:
             section = fits_section(self.examination.fits)
             table = aligned(section.rows) if section.rows else []
             lines += ["", *table, *section.remarks]
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every fact as plain values, as in the .json."""
+        return page.as_json(self.examination, {})
+
+    def to_dataframe(self) -> Any:
+        """A pandas.DataFrame with a row for each module. Raises ImportError without pandas."""
+        try:
+            import pandas as pd  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ImportError(
+                "to_dataframe needs pandas, which is not installed: pip install pandas, or use "
+                "to_dict()"
+            ) from error
+        rows = [asdict(each) for each in self.examination.breakdown.modules]
+        return pd.DataFrame(rows).set_index("name")
 
 
 def model_report(
@@ -124,12 +133,16 @@ def model_report(
     loss: Loss | None = None,
     device: str | None = None,
     *,
+    measure: bool = False,
+    depth: int | None = None,
     examples: int | None = None,
     tokens: int | None = None,
 ) -> ModelReport:
-    """Counts, measures and predicts a training step of a copy of `module`, on the device of its
-    parameters.
+    """Counts and predicts a training step of `module` without running it, on fake tensors.
 
+    The step is that of the device of its parameters; of CUDA where they are on the meta device.
+    `measure` also runs a copy: it adds the measured memory and the times of modules and operators.
+    `depth` is that of the printed tree, see `ModelReport.tree`.
     `device` names a card that need not be here, such as "NVIDIA H100 80GB HBM3": the report then
     says whether the step fits there, predicted to the block of torch's allocator.
 
@@ -143,30 +156,49 @@ def model_report(
     """
     kind = type(module).__name__
     with naming(kind, "model_report of"):
-        stated = _stated(examples, tokens)
-        if why_not := why_not_copied(module):
+        given = _Given(inputs, _optimizer_maker(optimizer), loss, _stated(examples, tokens))
+        # A compiled module has its code as it is written.
+        written = module if measure else getattr(module, "_orig_mod", module)
+        if why_not := why_not_copied(written):
             raise ModelError(why_not)
-        check_parameters(module)
-        make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
+        check_parameters(written, allow_meta=not measure)
         cards = (cuda_card(device),) if device else ()
-    copies = partial(_copies, module, inputs, make_optimizer, loss, stated)
+    here = next(module.parameters()).device
+    model = UserModel(
+        kind,
+        partial(given.copies, module),
+        # Nobody trains on meta.
+        torch.device("cuda") if here.type == "meta" else here,
+        "model_report of",
+        is_compiled=has_compiled_parts(module),
+    )
     stages = on_stderr(f"model_report of {kind}")
     # A notebook may have switched gradients off.
     with torch.enable_grad(), _generators_kept():
-        with stages.stage("building it and taking two steps"):
-            trial = tried(UserModel(kind, copies, here, option="model_report of"))
-        examination = examine(trial, stages, cards=cards, notes=NOTES)
+        if not measure:
+            with stages.stage("counting and predicting a step"):
+                examination = examined_without_running(model, partial(given.on, written), cards)
+        else:
+            with stages.stage("building it and taking two steps"):
+                trial = tried(model)
+            examination = examine(trial, stages, cards=cards, notes=NOTES)
+    return _report(examination, depth)
+
+
+def _report(examination: Examination, depth: int | None) -> ModelReport:
     flops, memory = examination.flops, examination.memory
     peak = memory.row(PEAK) if memory else None
     return ModelReport(
         examination,
         parameters=flops.parameters,
+        trained=examination.inventory.trained,
         flops_forward=flops.forward,
         flops_step=flops.executed,
         rule_2nd=flops.rule("forward"),
         rule_6nd=flops.rule("step"),
         predicted_peak_bytes=peak.predicted_bytes if peak else None,
         measured_peak_bytes=peak.measured_bytes if peak else None,
+        depth=depth,
     )
 
 
@@ -181,19 +213,31 @@ def _generators_kept() -> Iterator[None]:
             random.setstate(state)
 
 
-def _copies(
-    module: nn.Module, inputs: Any, make_optimizer: MakeOptimizer, loss: Loss | None, stated: Any
-) -> tuple[Any, ...]:
-    """The module, its inputs and its optimizer as copies, the loss, and D where it is stated."""
-    copies = Copies(next(module.parameters()).device)
-    with user_code("copying the module"):
-        copied = copies.module(module)
-    given = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    with user_code("copying the inputs"):
-        given = tree_map_only(Tensor, copies.tensor, given)
-    with user_code("making the optimizer"):
-        made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-    return copied, given, made, loss and partial(_on_copies, copies, loss), stated
+@dataclass(frozen=True)
+class _Given:
+    """What a step is made of beside the module."""
+
+    inputs: Any
+    make_optimizer: MakeOptimizer
+    loss: Loss | None
+    stated: tuple[int, str] | None
+
+    def copies(self, module: nn.Module) -> tuple[Any, ...]:
+        """Copies of the module, its inputs and its optimizer, the loss, and the stated D."""
+        copies = Copies(next(module.parameters()).device)
+        made = self.on(module, copies)
+        return *made[:3], self.loss and partial(_on_copies, copies, self.loss), self.stated
+
+    def on(self, module: nn.Module, copies: Copies) -> tuple[Any, ...]:
+        with user_code("copying the module"):
+            copied = copies.module(module)
+        given = dict(self.inputs) if isinstance(self.inputs, Mapping) else self.inputs
+        with user_code("copying the inputs"):
+            given = tree_map_only(Tensor, copies.tensor, given)
+        with user_code("making the optimizer"):
+            trained = (each for each in copied.parameters() if each.requires_grad)
+            made = self.make_optimizer(trained)
+        return copied, given, made, self.loss, self.stated
 
 
 def _on_copies(copies: Copies, loss: Loss, output: Any) -> Tensor:
@@ -209,10 +253,6 @@ def _stated(examples: int | None, tokens: int | None) -> tuple[int, str] | None:
     if tokens is not None:
         raise ValueError(f"give examples or tokens, got both: {examples=}, {tokens=}")
     return at_least_one("examples", examples), "examples"
-
-
-def _count_text(count: int | None) -> str:
-    return NOT_KNOWN if count is None else f"{count:,}"
 
 
 def _optimizer_maker(optimizer: str | MakeOptimizer | None) -> MakeOptimizer:

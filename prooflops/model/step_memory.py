@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,6 +29,8 @@ from prooflops.model.user_model import (
 
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
+SECOND_STEP = ("second forward", "second backward", "second step")
+LOWER_BOUND = "the workspace of some kernels is not known: the predicted peak is a lower bound"
 
 
 @dataclass(frozen=True)
@@ -49,25 +51,38 @@ class MemoryRow:
 
     name: str
     predicted_bytes: int | None
-    measured_bytes: int
+    measured_bytes: int | None = None
+
+    @property
+    def known_bytes(self) -> int | None:
+        """As measured, else as predicted."""
+        return self.predicted_bytes if self.measured_bytes is None else self.measured_bytes
 
 
 @dataclass(frozen=True)
 class StepMemory:
     """The memory of a training step after the first one.
 
-    `phase_peaks` are measured; the phase "update" is the optimizer's step. `dropped_gradient_bytes`
-    are freed where gradients are set to None.
+    `at_peak` has the predicted bytes of each class at the peak; it is empty where nothing is
+    predicted. `phase_peaks` are measured, and empty where nothing is; the phase "update" is the
+    optimizer's step. `dropped_gradient_bytes` are freed where gradients are set to None.
     """
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
     is_peak_lower_bound: bool
+    at_peak: Mapping[str, int]
     phase_peaks: dict[str, int]
-    dropped_gradient_bytes: int
+    dropped_gradient_bytes: int = 0
 
     def row(self, name: str) -> MemoryRow:
         return next(row for row in self.rows if row.name == name)
+
+    def measured(self, name: str) -> int:
+        """The measured bytes of that row of a step that was run."""
+        found = self.row(name).measured_bytes
+        assert found is not None, f"{name} was not measured"
+        return found
 
 
 def tried(user_model: UserModel) -> Trial:
@@ -102,11 +117,12 @@ def memory_of(trial: Trial) -> StepMemory | None:
     remarks = [_unexplained_bytes(live["model"] - own_bytes), why_not]
     is_lower_bound = prediction is not None and prediction.is_lower_bound
     if is_lower_bound:
-        remarks.append(
-            "the workspace of some kernels is not known: the predicted peak is a lower bound"
-        )
+        remarks.append(LOWER_BOUND)
     predicted_held_bytes = predicted_peak_bytes = None
+    at_peak: Mapping[str, int] = {}
     if prediction:
+        by_phase = [prediction.phases[name] for name in SECOND_STEP]
+        at_peak = max(by_phase, key=lambda phase: phase.peak_bytes).peak_by_class
         predicted_peak_bytes = predicted_peak(prediction)
         phases = prediction.phases
         predicted_held_bytes = phases["second forward"].live_bytes - phases["zero_grad"].live_bytes
@@ -130,6 +146,7 @@ def memory_of(trial: Trial) -> StepMemory | None:
         ),
         remarks=tuple(filter(None, remarks)),
         is_peak_lower_bound=is_lower_bound,
+        at_peak=at_peak,
         phase_peaks={name: measured.phases[name].peak_bytes for name in STEP},
         dropped_gradient_bytes=live["first update"] - live["cleared"],
     )
@@ -190,8 +207,7 @@ def prediction_of(
 
 def predicted_peak(held: PredictedMemory) -> int:
     """The predicted peak of the second step."""
-    names = ("second forward", "second backward", "second step")
-    return max(held.phases[name].peak_bytes for name in names)
+    return max(held.phases[name].peak_bytes for name in SECOND_STEP)
 
 
 def measured_peak(held: MeasuredMemory) -> int:

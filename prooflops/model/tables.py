@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
+import torch
+
+from prooflops.machine import device as machine
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.claims import Answer
 from prooflops.model.examination import Examination
@@ -11,41 +15,135 @@ from prooflops.model.fits import Fits
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.inventory import Inventory
 from prooflops.model.largest import Largest
-from prooflops.model.step_memory import StepMemory
+from prooflops.model.step_memory import PEAK, StepMemory
 from prooflops.model.step_time import OVERHEAD, MeasuredStep
+from prooflops.model.summary import (
+    NOT_KNOWN,
+    RULES,
+    peak_classes,
+    peak_text,
+    rule_text,
+    times_text,
+    trained_text,
+)
+from prooflops.model.tree import figures_of, shown_branches, tree_of
 from prooflops_gate.console.tables import binary, engineering, share
-from prooflops_gate.page.section import ABSENT, Section
+from prooflops_gate.page.plot import Axis, Block, Plot, Rule
+from prooflops_gate.page.section import Section
 
-RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
+# A device's memory is drawn where the peak is at least this share of it.
+LEAST_SHARE_IN_SIGHT = 0.05
 LONGEST_LIST = 8
 MOST_ROWS = 10
-NOT_KNOWN = "not known"
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
 WHOLE = "(the whole)"
+TREE_ANCHOR = "every-module"
 INDENT_OF_A_MODULE = "\u2003"
 
 
 def sections_of(examination: Examination) -> Iterator[Section]:
-    """The sections of the page: always the same, but for sizes and cards that were searched."""
-    memory, breakdown = examination.memory, examination.breakdown
-    is_apart = examination.is_apart
-    yield inventory_section(examination.inventory)
-    yield flops_section(examination.flops)
-    yield memory_section(memory) if memory else Section(MEMORY_TITLE, absent=ABSENT)
-    if examination.step:
-        yield step_section(examination.step, examination.unknown, is_apart=is_apart)
-    else:
-        yield Section(STEP_TITLE, absent=ABSENT)
-    yield phases_section(breakdown, memory, is_known=not is_apart)
-    yield modules_section(breakdown)
-    yield operators_section(breakdown)
+    """The answers, the modules, what was asked, and the details, which a reader opens."""
+    yield answer_box(examination)
+    yield branches_section(examination.breakdown, is_measured=examination.is_measured)
     for largest in examination.largest:
         yield largest_section(largest)
     if examination.fits:
         yield fits_section(examination.fits)
+    for section in _details(examination):
+        yield replace(section, is_folded=True)
+
+
+def _details(examination: Examination) -> Iterator[Section]:
+    memory, breakdown, step = examination.memory, examination.breakdown, examination.step
+    yield inventory_section(examination.inventory)
+    yield flops_section(examination.flops)
+    if memory:
+        yield memory_section(memory)
+    if step:
+        yield step_section(step, examination.unknown)
+    if examination.is_measured:
+        yield phases_section(breakdown, memory, is_apart=examination.is_apart)
+        yield modules_section(breakdown)
+        yield operators_section(breakdown)
     yield answers_section(examination.answers)
     yield tree_section(breakdown)
+
+
+def answer_box(examination: Examination) -> Section:
+    """N and FLOPs, the peak beside the device's memory, and what bounds the step."""
+    flops, memory, step = examination.flops, examination.memory, examination.step
+    counts = [
+        ("N", trained_text(examination.inventory)),
+        ("FLOPs of a step", f"{count_text(flops.executed)}, {count_text(flops.forward)} forward"),
+        ("by the rule", rule_text(flops, "step")),
+    ]
+    bound = "not measured here: `pytest --model` times a step"
+    if step:
+        bound = bound_sentence(step, examination.unknown)
+    peak, plot = peak_text(memory), None
+    if memory and memory.row(PEAK).known_bytes:
+        device, capacity = _memory_of_device(examination)
+        total = memory.row(PEAK).known_bytes or 0
+        if capacity:
+            part = f"{total / capacity:.1%}" if total > capacity / 1000 else "under 0.1%"
+            peak += f"; {part} of the {bytes_text(capacity)} of {device}"
+        plot = peak_plot(memory, capacity, device)
+    parts = (
+        Section("N and FLOPs", counts, has_head=False),
+        Section("memory at the peak", [("peak", peak)], plot=plot, has_head=False),
+        Section("what bounds the step", remarks=[bound]),
+    )
+    return Section("the answers", parts=parts, is_box=True)
+
+
+def _memory_of_device(examination: Examination) -> tuple[str, int | None]:
+    """The card that was asked about, else the device of the step, and its memory."""
+    if examination.fits and examination.fits.rows:
+        fit = examination.fits.rows[0].fit
+        return fit.card, fit.usable_bytes
+    device = examination.user_model.device
+    is_here = device.type != "cuda" or torch.cuda.is_available()
+    return str(device), machine.memory_bytes(device) if is_here else None
+
+
+def peak_plot(memory: StepMemory, capacity: int | None, device: str) -> Plot | None:
+    """A bar of the classes at the peak, with the device's memory where it is in sight."""
+    classes = peak_classes(memory)
+    blocks = []
+    end = 0
+    for series, (name, size) in enumerate(classes.items()):
+        title = f"{name}: {bytes_text(size)}"
+        blocks.append(Block(0, end, end + size, title, series))
+        end += size
+    in_sight = capacity is not None and end >= LEAST_SHARE_IN_SIGHT * capacity
+    rules = [Rule(capacity, f"memory of {device}")] if capacity and in_sight else []
+    return (
+        Plot(
+            "the peak by class",
+            Axis("bytes at the peak, predicted", "B", low=0.0),
+            Axis(rows=("peak",)),
+            blocks=blocks,
+            rules=rules,
+            legend=tuple(classes),
+            height=120.0,
+        )
+        if classes
+        else None
+    )
+
+
+def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:
+    """The tree as it is printed, with times where they were measured."""
+    times = ["time forward", "backward"] if is_measured else []
+    head = ["module", "parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
+    rows = [[*head, *times, "output", "dtype"]]
+    for level, branch in shown_branches(tree_of(breakdown.modules)):
+        *figures, output, dtype = figures_of(branch.row)
+        if is_measured:
+            figures += map(seconds_text, (branch.row.forward_s, branch.row.backward_s))
+        rows.append([INDENT_OF_A_MODULE * level + branch.title, *figures, output, dtype])
+    return Section("modules", rows, ["equal siblings share a line"])
 
 
 def bytes_text(value: float | None) -> str:
@@ -97,12 +195,11 @@ def inventory_section(inventory: Inventory) -> Section:
 
 
 def flops_section(flops: ExplainedFlops) -> Section:
-    rows, rule = [["FLOPs", *RULES, "share of 6ND"]], flops.rule("step")
+    rows, rule = [["FLOPs", *RULES, "step, a parameter"]], flops.rule("step")
 
     def row(name: str, forward: int, backward: int, sign: str = "") -> None:
         figures = [f"{each:{sign},}" for each in (forward, backward, forward + backward)]
-        of_rule = f"{(forward + backward) / rule:{sign}.2%}" if rule else NOT_KNOWN
-        rows.append([name, *figures, of_rule])
+        rows.append([name, *figures, f"{(forward + backward) / flops.parameters:{sign},.4g}"])
 
     row("executed" if flops.recomputed else "counted", flops.forward, flops.backward)
     for part in flops.parts:
@@ -135,45 +232,36 @@ def rule_remark(flops: ExplainedFlops, phase: str) -> str:
     rule, needed, executed = flops.rule(phase) or 0, flops.needed(phase), flops.counted(phase)
     if not needed:
         return f"{RULES[phase]} does not apply: no product was counted"
-    text = f"{RULES[phase]} is {_times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
+    text = f"{RULES[phase]} is {times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
     return (
-        text if executed == needed else f"{text}, {_times_text(rule, executed)} the executed FLOPs"
+        text if executed == needed else f"{text}, {times_text(rule, executed)} the executed FLOPs"
     )
-
-
-def _times_text(rule: int, flops: int) -> str:
-    """A ratio for people: a small difference in percent, a large one as a factor."""
-    times = rule / flops
-    if rule == flops:
-        return "exactly"
-    if not 0.5 < times < 2:
-        return f"{times:.3g} times"
-    return f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}"
 
 
 def memory_section(memory: StepMemory) -> Section:
     rows = [["memory", "predicted", "measured", "measured - predicted", ""]]
     for each in memory.rows:
-        predicted = difference = "-"
-        if each.predicted_bytes is not None:
-            predicted = f"{each.predicted_bytes:,} B"
+        known = (each.predicted_bytes, each.measured_bytes)
+        predicted, measured = ("-" if size is None else f"{size:,} B" for size in known)
+        difference = "-"
+        if each.predicted_bytes is not None and each.measured_bytes is not None:
             difference = f"{each.measured_bytes - each.predicted_bytes:+,} B"
-        measured = f"{each.measured_bytes:,} B"
-        rows.append([each.name, predicted, measured, difference, bytes_text(each.measured_bytes)])
+        rows.append([each.name, predicted, measured, difference, bytes_text(each.known_bytes)])
     return Section(MEMORY_TITLE, rows, memory.remarks)
 
 
-def step_section(step: MeasuredStep, unknown: str, *, is_apart: bool) -> Section:
-    """The step's times and rates, where no figure contradicts another.
-
-    `is_apart`: its phases do not add up to it, so that its time is not known.
-    """
+def step_section(step: MeasuredStep, unknown: str) -> Section:
+    """The step's times and rates; about so much where a figure contradicts another."""
     rows = [["time", "figure", ""]]
-    if not is_apart:
-        rows += time_rows(step)
-    if not unknown:
-        rows += [*utilization_rows(step), *roofline_rows(step), *least_time_rows(step)]
+    found = [*time_rows(step), *utilization_rows(step), *roofline_rows(step)]
+    for name, figure, reason in [*found, *least_time_rows(step)]:
+        rows.append([name, about(figure) if unknown else figure, reason])
     return Section(STEP_TITLE, rows, [bound_sentence(step, unknown)])
+
+
+def about(figure: str) -> str:
+    """A figure that noise or another figure makes uncertain."""
+    return f"~ {figure}" if figure[:1].isdigit() else figure
 
 
 def time_rows(step: MeasuredStep) -> list[list[str]]:
@@ -249,16 +337,16 @@ def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose:
     return f"{whose}: {', '.join(parts)}"
 
 
-def phases_section(breakdown: Breakdown, memory: StepMemory | None, *, is_known: bool) -> Section:
-    """The time of each phase; not known where the phases do not add up to the step."""
+def phases_section(breakdown: Breakdown, memory: StepMemory | None, *, is_apart: bool) -> Section:
+    """The time of each phase; about so much where the phases do not add up to the step."""
     rows = [["phase", "time", "share", "in operators", "calls", "peak memory"]]
     for name, seconds in breakdown.phases_s.items():
         own = [each for each in breakdown.operators if each.phase == name]
         in_operators = sum(each.seconds for each in own)
-        times = [NOT_KNOWN] * 3
-        if is_known:
-            part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
-            times = [seconds_text(seconds), f"{seconds / breakdown.seconds:.1%}", part]
+        times = [seconds_text(seconds), f"{seconds / breakdown.seconds:.1%}"]
+        times.append(seconds_text(in_operators))
+        if is_apart or in_operators > seconds:
+            times = [about(each) for each in times]
         calls = f"{sum(each.calls for each in own):,}"
         peak = bytes_text(memory.phase_peaks[name] if memory else None)
         shown_name = "optimizer" if name == "update" else name
@@ -292,7 +380,7 @@ def tree_section(breakdown: Breakdown) -> Section:
         name = row.name.rpartition(".")[2] if row.depth else row.name or row.kind
         cells = [INDENT_OF_A_MODULE * row.depth + name, row.kind, f"{row.calls:,}"]
         rows.append([*cells, *module_figures(row), row.output])
-    return Section("every module", rows, anchor="every-module", is_folded=True)
+    return Section("every module", rows, anchor=TREE_ANCHOR)
 
 
 def module_figures(row: ModuleRow) -> list[str]:

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from accounting.checks import at_least_one
+from accounting.formats import FORMATS
 from prooflops.memory.copies import why_not_taken_apart
 from prooflops.model.factory import RETURNS, ModelError, user_code
 
 SEED = 0
+FORMAT_NAMES = {
+    each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class UserModel:
         torch.manual_seed(SEED)
         with user_code("the factory"):
             returned = self.factory()
-        return _validated_instance(returned, allow_meta=allow_meta)
+        return validated_instance(returned, allow_meta=allow_meta)
 
 
 def refuse_sparse_gradients(instance: Instance) -> None:
@@ -119,7 +123,7 @@ def compiled_frames() -> int:
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-def _validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
+def validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
     """The result of a factory as a model. Raises ModelError that names the fault and the valid
     forms.
     """
@@ -242,6 +246,12 @@ def tensors_of(tree: object) -> list[Tensor]:
             for leaf in tensors_of(getattr(tree, name, None))
         ]
     return []
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """`fp32` of torch.float32; torch's own name where it is none of our formats."""
+    name = str(dtype).removeprefix("torch.")
+    return FORMAT_NAMES.get(name, name)
 
 
 def _name(module: nn.Module) -> str:

@@ -128,6 +128,7 @@ def _section(section: Section, name: str, anchors: Collection[str]) -> Iterator[
 def _kind(section: Section) -> str:
     """The attribute `class`: whether it is searched, and whether it has a plot."""
     words = ["searched"] * section.can_search + ["drawn"] * bool(section.plot)
+    words += ["box"] * section.is_box
     return f' class="{" ".join(words)}"' if words else ""
 
 

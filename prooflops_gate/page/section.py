@@ -57,6 +57,7 @@ class Section:
     is_folded: bool = False  # the reader opens it; short pages have the facts of it alone
     has_head: bool = True  # else each row is a fact: a name and a value
     can_search: bool = False  # the parts of its parts are filtered by words and by mark
+    is_box: bool = False  # stands out, as what a reader looks for first
     absent: str = ""  # said where there is nothing; empty: the section is left out
 
     @property

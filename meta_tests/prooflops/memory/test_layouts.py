@@ -20,7 +20,7 @@ def test_channels_last_reaches_the_report(of_weights, of_inputs):
     inputs = torch.randn(8, 64, 32, 32)
     if of_inputs:
         inputs = inputs.to(memory_format=torch.channels_last)
-    report = prooflops.model_report(convolution(of_weights), inputs)
+    report = prooflops.model_report(convolution(of_weights), inputs, measure=True)
     held = report.examination.memory.row("held for the backward pass")
     assert held.predicted_bytes == held.measured_bytes
     if of_weights and of_inputs:
@@ -94,7 +94,8 @@ PARAMETERS = {
 def test_parameters_lie_in_the_report_as_in_the_module(name):
     # The gradient of this loss is dense, so nothing is copied.
     loss = lambda out: out.square().mean()  # noqa: E731
-    report = prooflops.model_report(PARAMETERS[name](), torch.randn(48, 48), "SGD", loss)
+    net, inputs = PARAMETERS[name](), torch.randn(48, 48)
+    report = prooflops.model_report(net, inputs, "SGD", loss, measure=True)
     assert 0 <= report.measured_peak_bytes - report.predicted_peak_bytes <= BOXED_NUMBERS_BYTES
 
 

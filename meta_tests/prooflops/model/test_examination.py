@@ -1,7 +1,12 @@
 """Every figure of the users' models, worked out by hand."""
 
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+
 import pytest
 
+import prooflops
 from meta_tests.conftest import ROOT
 from meta_tests.user_models import own
 from meta_tests.user_models.worked import (
@@ -14,7 +19,7 @@ from meta_tests.user_models.worked import (
     TOKENS,
 )
 from prooflops.model.flop_difference import ProductsOfParameters
-from prooflops.model.step_memory import HELD
+from prooflops.model.step_memory import HELD, PEAK
 from prooflops.suite.registry import load_registry
 
 FACTORIES = {
@@ -91,6 +96,36 @@ def test_what_is_recomputed_is_executed_and_not_needed(examined):
     needed = forward + 2 * forward - forward // 2
     assert (flops.model, flops.executed) == (needed, needed + forward)
     assert [part.step for part in flops.parts if part.name.startswith("recomputed")] == [-forward]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        *FACTORIES.values(),
+        *("gpt:in_bf16", "own:checkpointed", "own:bag", "own:converted", "own:hostile"),
+    ],
+)
+def test_a_step_that_is_not_run_has_the_figures_of_one_that_is(examined, factory):
+    """But for times and what is measured."""
+    ran = examined(factory)
+    instance, optimizer = ran.instance, ran.instance.optimizer
+    known = signature(type(optimizer)).parameters
+    options = {name: value for name, value in optimizer.defaults.items() if name in known}
+    given = {instance.stated_tokens[1]: instance.stated_tokens[0]} if instance.stated_tokens else {}
+    found = prooflops.model_report(
+        instance.module,
+        instance.arguments or instance.keywords,
+        partial(type(optimizer), **options),
+        instance.loss,
+        **given,
+    ).examination
+    assert found.flops == ran.flops
+    timeless = {"forward_s": 0.0, "backward_s": 0.0, "own_s": 0.0}
+    assert found.breakdown.modules == tuple(
+        replace(each, **timeless) for each in ran.breakdown.modules
+    )
+    for name in ("gradients", "optimizer state", HELD, PEAK):
+        assert found.memory.row(name).predicted_bytes == ran.memory.row(name).predicted_bytes, name
 
 
 def test_a_wrong_explanation_fails(examined, monkeypatch):

@@ -1,0 +1,135 @@
+"""The modules of an examined step as a tree: to a depth, equal siblings in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prooflops.model.breakdown import ModuleRow
+from prooflops.model.modules import OUTSIDE
+from prooflops_gate.console.tables import aligned, engineering
+
+WIDTH = 80
+SHORTEST_NAME = 12
+# As many levels are shown by default as have no more lines.
+MOST_LINES = 30
+ALL, NONE = "all", "none"
+HEAD = (
+    ["", "", "", "FLOPs", "FLOPs", "", "", ""],
+    ["module", "params", "trained", "fwd", "bwd", "kept", "output", "dtype"],
+)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A module, its parts, and how many siblings that follow each other are its equals.
+
+    `name` is its own, and "0-11" of several.
+    """
+
+    name: str
+    row: ModuleRow
+    parts: tuple[Branch, ...]
+    count: int = 1
+
+    @property
+    def title(self) -> str:
+        times = f" × {self.count}" if self.count > 1 else ""
+        return f"{self.name}{times} {self.row.kind}".lstrip()
+
+    @property
+    def figures(self) -> tuple[object, ...]:
+        """What the branches of equal siblings have in common."""
+        row = self.row
+        parts = tuple((each.name, each.count, each.figures) for each in self.parts)
+        own = (row.kind, row.calls, row.output, row.dtype, row.parameters, row.trained)
+        return (*own, row.forward_flops, row.backward_flops, row.used_in, row.kept_bytes, parts)
+
+
+def tree_of(rows: Sequence[ModuleRow]) -> Branch:
+    """The tree of a breakdown's modules; containers without parts are left out."""
+    children: dict[str, list[ModuleRow]] = {}
+    for row in rows:
+        if row.name not in ("", OUTSIDE):
+            children.setdefault(row.name.rpartition(".")[0], []).append(row)
+    whole = next(row for row in rows if row.name == "")
+    return _branch(whole, children)
+
+
+def _branch(row: ModuleRow, children: dict[str, list[ModuleRow]]) -> Branch:
+    parts: list[Branch] = []
+    for child in children.get(row.name, []):
+        branch = _branch(child, children)
+        if not (branch.parts or child.calls or child.parameters):
+            continue
+        if parts and parts[-1].figures == branch.figures:
+            first = parts[-1].name.partition("-")[0]
+            branch = Branch(f"{first}-{branch.name}", parts[-1].row, branch.parts, parts[-1].count)
+            parts[-1] = Branch(branch.name, branch.row, branch.parts, branch.count + 1)
+        else:
+            parts.append(branch)
+    return Branch(row.name.rpartition(".")[2], row, tuple(parts))
+
+
+def shown_branches(whole: Branch, depth: int | None = None) -> list[tuple[int, Branch]]:
+    """The branches `depth` levels below the whole, with their levels; None is as many as a page."""
+    shown = list(_shown(whole, depth or 1))
+    while depth is None:
+        deeper = list(_shown(whole, 1 + max(level for level, _ in shown)))
+        if len(deeper) == len(shown) or len(deeper) > MOST_LINES:
+            break
+        shown = deeper
+    return shown
+
+
+def lines_of(whole: Branch, depth: int | None = None) -> list[str]:
+    """The tree in 80 columns, of the branches of `shown_branches`."""
+    shown = shown_branches(whole, depth)
+    figures = [figures_of(branch.row) for _, branch in shown]
+    names = ["  " * level + branch.title for level, branch in shown]
+    beside = aligned([["", *each] for each in [head[1:] for head in HEAD] + figures])
+    room = max(WIDTH - max(map(len, beside)), SHORTEST_NAME)
+    texts = [shortened(name, room) for name in [head[0] for head in HEAD] + names]
+    width = max(map(len, texts))
+    return [f"{text:<{width}}{line}".rstrip() for text, line in zip(texts, beside, strict=True)]
+
+
+def _shown(branch: Branch, depth: int, level: int = 0) -> Iterator[tuple[int, Branch]]:
+    yield level, branch
+    if level < depth:
+        for part in branch.parts:
+            yield from _shown(part, depth, level + 1)
+
+
+def figures_of(row: ModuleRow) -> list[str]:
+    """The figures of HEAD."""
+    flops = [count_text(row.forward_flops), count_text(row.backward_flops)]
+    if row.used_in:
+        flops[0] = f"in {row.used_in[0].rpartition('.')[2] or '(the whole)'}"
+    trained = count_text(row.trained) if row.trained else NONE
+    if row.trained == row.parameters:
+        trained = ALL if row.parameters else "-"
+    shape = row.output.partition("), ")[0].strip("()").rstrip(",").replace(", ", "×")
+    kept = count_text(row.kept_bytes, "B")
+    return [count_text(row.parameters), trained, *flops, kept, shape or "-", row.dtype or "-"]
+
+
+def count_text(count: float, unit: str = "") -> str:
+    """A count or its bytes in few columns; `-` for none.
+
+    >>> count_text(320), count_text(1_250_000), count_text(683e6, "B"), count_text(0)
+    ('320', '1.25M', '683MB', '-')
+    """
+    if not count:
+        return "-"
+    text = f"{count:.3g} {unit}" if count < 1000 else engineering(count, unit)
+    return text.replace(" ", "")
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, without its end where it is too long.
+
+    >>> shortened("0-11 × 12 GPT2Block", 14)
+    '0-11 × 12 GPT…'
+    """
+    return text if len(text) <= width else f"{text[: width - 1]}…"
