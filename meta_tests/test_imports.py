@@ -58,7 +58,7 @@ def test_each_import_rule_sees_a_planted_violation(tmp_path):
     "code",
     [
         f"from accounting import {', '.join(FORMULAS)}",
-        "from prooflops.__main__ import main; main(['gpt2'])",
+        "from prooflops.__main__ import main; main(['plan', 'gpt2'])",
         "import prooflops, prooflops.plugin",
         "import prooflops_gate.plugin",
         "import prooflops.suite.verdicts",

@@ -61,15 +61,8 @@ EXAMPLES = """examples:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The parsed command line; figures are still text.
-
-    A model without a command before it is planned.
-    """
-    words = sys.argv[1:] if words is None else words
-    parser, commands = command_line()
-    if words and not words[0].startswith("-") and words[0] not in commands:
-        words = ["plan", *words]
-    return parser.parse_args(words)
+    """The parsed command line; figures are still text."""
+    return command_line()[0].parse_args(words)
 
 
 def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
@@ -87,8 +80,8 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     fits = commands.add_parser("fits", help="the cards that a training step of a model fits on")
     add_model(fits)
     choices = "also with layers recomputed, in fp32 and with 8-bit AdamW"
-    fits.add_argument("--choices", dest="fits_choices", action="store_true", help=choices)
-    fits.set_defaults(fits=True, devices="1", tokens="1T", batch=None, mfu=0.4, dtype="bf16")
+    fits.add_argument("--choices", action="store_true", help=choices)
+    fits.set_defaults(devices="1", tokens="1T", batch=None, mfu=0.4, dtype="bf16")
     report = commands.add_parser("report", help="the page of a run that `make evidence` kept")
     report.add_argument("file", help="NAME.jsonl; NAME.html and NAME.md are written beside it")
     compare = commands.add_parser(
@@ -126,9 +119,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--batch", help="sequences a step (default: one for each device)")
     add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
     add("--dtype", default="bf16", help="of the products (default: %(default)s)")
-    # Before there were commands, these two changed what is answered.
-    add("--fits", action="store_true", help=argparse.SUPPRESS)
-    add("--fits-choices", action="store_true", help=argparse.SUPPRESS)
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
@@ -209,7 +199,7 @@ def napkin(options: argparse.Namespace) -> Lines:
     if active < parameters:
         shown += f", of which a token uses {active:,}"
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
-    if options.fits or options.fits_choices:
+    if options.command == "fits":
         cards = (device.label,) if options.device else CARDS
         fits, why_not = predicted_fits(options, config, sequence, cards, longest)
         yield from fitting(options, model, sequence, cards, fits)
@@ -388,9 +378,7 @@ def predicted_fits(
         from prooflops.model.of_config import fits_of_config
 
         ceiling = max(longest, sequence)
-        fits = fits_of_config(
-            config, sequence, cards, longest=ceiling, choices=options.fits_choices
-        )
+        fits = fits_of_config(config, sequence, cards, longest=ceiling, choices=options.choices)
     except ImportError as error:
         return [], f"one card is not predicted: that needs {NEEDED} ({error})"
     except ValueError as error:
@@ -403,9 +391,12 @@ def written_report(path: Path) -> int:
     from prooflops.suite.evidence import page
     from prooflops.suite.evidence.file import EvidenceFile
 
-    if not path.is_file():
-        raise ValueError(f"report {path}: there is no such file; `make evidence` writes them")
-    page.write(EvidenceFile(path))
+    file = EvidenceFile(path)
+    if not (path.is_file() and file.plan):
+        raise ValueError(
+            f"report {path}: no run is in it; `make evidence` writes results/NAME.jsonl"
+        )
+    page.write(file)
     print(f"report: {path.with_suffix('.html')}")
     return 0
 

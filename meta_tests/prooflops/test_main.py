@@ -31,6 +31,7 @@ SMALL_LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"] | {
 
 
 def figures_of(capsys, *words):
+    words = words if words[0] in ("plan", "fits") else ("plan", *words)
     assert main([*words, "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
@@ -40,15 +41,19 @@ def folder_of(tmp_path, config):
     return str(tmp_path)
 
 
-def test_the_commands_are_listed_and_a_model_without_one_is_planned(capsys, tmp_path):
+def test_the_commands_are_listed_and_another_or_a_file_without_a_run_refused(capsys, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)
     assert listed == ["plan", "fits", "report", "compare"]
-    assert figures_of(capsys, "plan", "gpt2") == figures_of(capsys, "gpt2")
+    with pytest.raises(SystemExit, match="2"):
+        main(["comapre", "records"])
+    assert "choose from plan, fits, report, compare" in capsys.readouterr().err.replace("'", "")
+    (tmp_path / "other.jsonl").write_text("no run\n")
     for command in ("report", "compare"):
-        assert main([command, str(tmp_path / "gone.jsonl")]) == 2
-        assert "gone.jsonl" in capsys.readouterr().err
+        for name in ("gone.jsonl", "other.jsonl"):
+            assert main([command, str(tmp_path / name)]) == 2
+            assert name in capsys.readouterr().err
 
 
 def test_the_figures_are_those_of_the_formulas(capsys):
@@ -113,11 +118,11 @@ def test_another_config_needs_transformers_and_says_so(capsys, tmp_path, monkeyp
     figures = figures_of(capsys, folder, "--sequence", "8")
     assert figures["step_flops"] > 6 * 8 * 2 * 64 * 512
     assert figures["activation_bytes"] is figures["cache_bytes"] is None
-    assert main([folder, "--sequence", "512"]) == 2
+    assert main(["plan", folder, "--sequence", "512"]) == 2
     assert "sequence must be at most 256" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "transformers", None)
     for name in (folder, "Qwen/Qwen3-7B"):
-        assert main([name]) == 2
+        assert main(["plan", name]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert (
@@ -166,22 +171,28 @@ def test_every_preset_has_the_context_of_its_release_and_all_figures(capsys, nam
     ("words", "message"),
     [
         (
-            ["lama-3-8b"],
+            ["plan", "lama-3-8b"],
             r"got 'lama-3-8b'; did you mean 'llama-3-8b'\?; or give the path of a config\.json",
         ),
         (
-            ["gpt2", "--device", "H100"],
+            ["plan", "gpt2", "--device", "H100"],
             "device must be one of H100 SXM5 80GB, H100 PCIe 80GB, .* got 'H100'",
         ),
-        (["gpt2", "--tokens", "many"], "tokens must be a number such as 15T, .* got 'many'"),
-        (["gpt2", "--tokens", "1e400"], r"tokens must be at most 1e\+30, got '1e400'"),
-        (["gpt2", "--devices", "inf"], "devices must be a number such as 15T, .* got 'inf'"),
-        (["gpt2", "--batch", "0"], "batch must be at least 1, got 0"),
-        (["gpt2", "--batch", ""], "batch must be a number such as 15T, .* got ''"),
-        (["gpt2", "--fits", "--sequence=-8"], "sequence must be a number .* got '-8'"),
-        (["gpt2", "--fits", "--mfu", "nan"], "mfu must be a finite number above 0, got nan"),
-        (["gpt2", "--fits", "--optimizer", "muon"], "optimizer must be one of .* got 'muon'"),
-        (["gpt2", "--mfu", "40"], "mfu must be at most 1, got 40"),
+        (
+            ["plan", "gpt2", "--tokens", "many"],
+            "tokens must be a number such as 15T, .* got 'many'",
+        ),
+        (["plan", "gpt2", "--tokens", "1e400"], r"tokens must be at most 1e\+30, got '1e400'"),
+        (
+            ["plan", "gpt2", "--devices", "inf"],
+            "devices must be a number such as 15T, .* got 'inf'",
+        ),
+        (["plan", "gpt2", "--batch", "0"], "batch must be at least 1, got 0"),
+        (["plan", "gpt2", "--batch", ""], "batch must be a number such as 15T, .* got ''"),
+        (["fits", "gpt2", "--sequence=-8"], "sequence must be a number .* got '-8'"),
+        (["plan", "gpt2", "--mfu", "nan"], "mfu must be a finite number above 0, got nan"),
+        (["fits", "gpt2", "--optimizer", "muon"], "optimizer must be one of .* got 'muon'"),
+        (["plan", "gpt2", "--mfu", "40"], "mfu must be at most 1, got 40"),
     ],
 )
 def test_what_is_not_valid_is_named_with_what_is(capsys, words, message):
@@ -206,7 +217,7 @@ def test_cards_are_predicted_from_transformers_net_and_devices_by_formula(
     assert card["longest_sequence"] == 1024 < 256 * 2 * card["largest_batch"]
     assert card["fits_with"] is None
     monkeypatch.setitem(sys.modules, "transformers", None)
-    figures = figures_of(capsys, "llama-3-70b", "--fits", "--device", "H100 SXM")
+    figures = figures_of(capsys, "fits", "llama-3-70b", "--device", "H100 SXM")
     assert "H100 SXM5 80GB, predicted" not in figures
     found = figures["H100 SXM5 80GB, fits, by formula"]["fits_with"]
     assert (found["devices"], found["zero_stage"], found["recomputes"]) == (32, 3, True)
