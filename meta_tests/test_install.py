@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
+from meta_tests.conftest import PACKAGES, ROOT
 from meta_tests.prooflops_gate.foreign_repo import commit_all, run_git
 
 MODEL = """
@@ -41,6 +41,7 @@ def dependencies(folder):
 
 
 GATE = dependencies(ROOT / "prooflops_gate")
+SUITE = [*dependencies(ROOT), *GATE]
 BENCHMARK = """
 import work
 
@@ -128,18 +129,9 @@ def foreign(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run_suite(gate_wheel, suite_wheel):
-    """Runs pytest with both wheels in a folder."""
-
-    def run(folder, *arguments):
-        return fork_pytest(
-            folder,
-            *arguments,
-            imported=SUITE,
-            path=os.pathsep.join(map(str, (suite_wheel, gate_wheel))),
-        )
-
-    return run
+def suite(gate_wheel, suite_wheel, tmp_path_factory):
+    """A Python with both wheels and all that the suite needs."""
+    return environment(tmp_path_factory.mktemp("suite"), SUITE, gate_wheel, suite_wheel)
 
 
 def run_pytest(python, *arguments, cwd):
@@ -230,7 +222,7 @@ def test_without_numpy_an_option_says_what_to_install(gate_wheel, foreign, tmp_p
         assert "-m pip install numpy scipy" in done.stderr
 
 
-def test_a_model_is_examined_whatever_the_project_around_it_has(run_suite, tmp_path):
+def test_a_model_is_examined_whatever_the_project_around_it_has(suite, tmp_path):
     project = tmp_path / "a project"
     (project / "bench").mkdir(parents=True)
     (project / "bench" / "__init__.py").touch()
@@ -239,10 +231,12 @@ def test_a_model_is_examined_whatever_the_project_around_it_has(run_suite, tmp_p
         "def pytest_addoption(parser):\n    parser.addoption('--device')\n"
     )
     (project / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -W error -n 2\n")
-    done = run_suite(project, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick")
-    assert done.code == 0, done.output
-    assert "N = 68 parameters" in done.output
-    assert "one training step" in done.output
+    done = run_pytest(
+        suite, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick", cwd=project
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "N = 68 parameters" in done.stdout
+    assert "one training step" in done.stdout
     assert list((project / "reports").glob("model-*tiny.py-factory.html"))
     assert list((project / ".prooflops").rglob("*.json"))
     assert {path.name for path in project.iterdir()} <= {
@@ -251,15 +245,15 @@ def test_a_model_is_examined_whatever_the_project_around_it_has(run_suite, tmp_p
     }
 
 
-def test_a_foreign_option_of_the_suites_name_stays_its_own(run_suite, tmp_path):
+def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--model')\n"
     )
     (tmp_path / "test_it.py").write_text(
         "def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n"
     )
-    done = run_suite(tmp_path, "--model=bert")
-    assert done.code == 0, done.output
+    done = run_pytest(suite, "--model=bert", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -281,15 +275,15 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(run_suite, tmp_path):
         ),
     ],
 )
-def test_the_error_names_the_form_of_an_option_that_was_meant(run_suite, tmp_path, words, meant):
+def test_the_error_names_the_form_of_an_option_that_was_meant(suite, tmp_path, words, meant):
     own = tmp_path / "own"
     elsewhere = tmp_path / "elsewhere"
     for folder in (own, elsewhere):
         folder.mkdir()
         (folder / "tiny.py").write_text(MODEL)
     options = [word.format(elsewhere=elsewhere) for word in words if word != "{clone}"]
-    done = run_suite(ROOT if "{clone}" in words else own, *options)
-    assert done.code == pytest.ExitCode.USAGE_ERROR, done.output
-    assert meant.format(elsewhere=elsewhere) in done.output, done.output
-    assert "Traceback" not in done.output
+    done = run_pytest(suite, *options, cwd=ROOT if "{clone}" in words else own)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert meant.format(elsewhere=elsewhere) in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
     assert {path.name for path in own.iterdir()} <= {"tiny.py", "__pycache__"}
