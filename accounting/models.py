@@ -143,7 +143,7 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
     """
-    _refuse_beyond_positions(model, context)
+    refuse_beyond_positions(model, context)
     elements = sum(each.cached_elements(context) for each in model.attentions)
     return element_bytes(batch * elements, dtype)
 
@@ -162,7 +162,7 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
     >>> round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
     33.0
     """
-    _refuse_beyond_positions(model, context)
+    refuse_beyond_positions(model, context)
     flops, read = 0, 0
     for maps in model.linear_maps:
         flops += maps.product_flops(batch, 1)
@@ -188,7 +188,7 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
     """
-    _refuse_beyond_positions(model, sequence)
+    refuse_beyond_positions(model, sequence)
     products = sum(maps.product_flops(batch, sequence) for maps in model.linear_maps)
     return products + sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
 
@@ -216,7 +216,7 @@ def backward_flops(
     >>> 2 * forward_flops(net, 10) - backward_flops(net, 10) == 2 * 10 * 64 * 64
     True
     """
-    _refuse_beyond_positions(model, sequence)
+    refuse_beyond_positions(model, sequence)
     trained, flops = _trained(model, input_gradient), 0
     for maps in model.linear_maps:
         of_a_layer = maps.product_flops(batch, sequence) // maps.layers
@@ -251,7 +251,7 @@ def recompute_flops(
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
     [0, 2, 3]
     """
-    _refuse_beyond_positions(model, sequence)
+    refuse_beyond_positions(model, sequence)
     inside = [maps for maps in model.linear_maps if maps.part not in OUTSIDE_LAYERS]
     again: int = sum(maps.product_flops(batch, sequence) for maps in inside)
     again += sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
@@ -308,7 +308,8 @@ def step_flops(
     return StepFlops(forward, backward, again)
 
 
-def _refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
+def refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
+    """Raises ValueError for more tokens than a table of positions has rows."""
     longest = min(
         (table.longest for table in model.other_parameters if table.longest), default=None
     )

@@ -194,6 +194,7 @@ def napkin(options: argparse.Namespace) -> Lines:
         "sequence",
         options.sequence or str(min(USUAL_SEQUENCE, longest)),
     )
+    models.refuse_beyond_positions(model, streams(sequence))
     parameters, active = parameter_count(model), active_parameter_count(model)
     shown = f"{parameters:,}"
     if active < parameters:

@@ -191,6 +191,7 @@ def test_every_preset_has_the_context_of_its_release_and_all_figures(capsys, nam
         (["plan", "gpt2", "--batch", ""], "batch must be a number such as 15T, .* got ''"),
         (["fits", "gpt2", "--sequence=-8"], "sequence must be a number .* got '-8'"),
         (["plan", "gpt2", "--mfu", "nan"], "mfu must be a finite number above 0, got nan"),
+        (["fits", "gpt2", "--sequence", "1025"], "sequence must be at most learned_positions=1024"),
         (["fits", "gpt2", "--optimizer", "muon"], "optimizer must be one of .* got 'muon'"),
         (["plan", "gpt2", "--mfu", "40"], "mfu must be at most 1, got 40"),
     ],
