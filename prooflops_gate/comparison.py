@@ -147,11 +147,11 @@ def timed_and_counted(
         if counts_first:
             counted = to_count(question, first, pace, times, time.monotonic() + share_s)
             expected_s = pace.expected_s + PAIRS_OF_MOST_COUNTS * counted.pair_s(counted.names)
-            why = "other work takes part" if share_s < left_s else "8 pairs of times do not fit"
+            why = "other work disturbed most" if share_s < left_s else "8 pairs of times do not fit"
             order = f"instructions decide first, as {why}"
             question.say(f"{order}: {of_budget(expected_s, left_s)}")
         else:
-            order = "times decide first, as cores are quiet" if share_s else "times decide"
+            order = "times decide first, as other work disturbed few" if share_s else "times decide"
             question.say(f"{order}: {of_budget(pace.expected_s, left_s)}")
             times.wait_at(question.ends - share_s)
             exhaust(timing, sample, question.say)

@@ -10,7 +10,7 @@ from meta_tests.prooflops_gate.foreign_repo import commit_all, run, run_git, val
 from prooflops_gate.task import Pair, Side
 from prooflops_gate.unread import Unread
 
-DOCUMENT, DATA = "docs/guide.md", "data/words.txt"
+DOCUMENT, DATA = "text/guide", "data/words.txt"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_file_that_differs_and_is_opened_on_either_side_is_seen(sides, read, w
 
 def test_a_file_of_one_side_is_found_by_listing_its_folder(sides):
     here, other = sides
-    (here.root / "docs/new.md").write_text("more")
+    (here.root / "text/new").write_text("more")
     (here.root / DATA).unlink()
     for side, name in ((here, DATA), (other, DOCUMENT)):
         with closing(Unread(here, other)) as unread:
