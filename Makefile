@@ -112,4 +112,4 @@ lint:
 		zizmor --offline --no-progress --quiet .github action.yml docs/workflows/gate.yml
 
 docs: setup
-	@NO_MKDOCS_2_WARNING=1 exec $(python) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 exec $(python) -m mkdocs build --strict

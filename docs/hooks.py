@@ -60,9 +60,10 @@ def on_page_markdown(markdown, page, files, **_others):
 
     def link(found):
         target, _, heading = found[1].partition("#")
-        if not target or ":" in target:
-            return found[0]
         path = posixpath.normpath(posixpath.join(folder, target))
+        # mkdocs warns of a link to nowhere.
+        if not target or ":" in target or not (ROOT / path).exists():
+            return found[0]
         source = path.removeprefix("docs/")
         page_of_run = source.replace(".md", ".html")
         for each in (source, page_of_run):
