@@ -1,21 +1,18 @@
-"""Faults in torch, formulas, clocks and the simulated card that benchmarks must notice.
+"""Faults in torch, clocks, peaks and the simulated card that benchmarks must notice.
 
 A benchmark must not record a wrong figure. Its clock must wait for the device, its inputs must be
-random, its FLOPs and bytes must be those counted, its result right, and its rate possible.
+random, its bytes must be those counted, its result right, and its rate possible.
 """
 
 import time
-from dataclasses import replace
 from functools import partial
 
 import torch
 
-from meta_tests.faults import fault, stand_in, wrong_value
+from meta_tests.faults import fault, stand_in
 
 ON_CARD = "-p meta_tests.card.plugin --device cuda --quick --card-memory=4096"
-ON_CPU = "--device cpu --quick"
 on_card = partial(fault, options=ON_CARD)
-on_cpu = partial(fault, options=ON_CPU)
 MATMUL = "bench/test_matmul.py::test_matmul[fp32-square-256]"
 LARGE = "bench/test_matmul.py::test_matmul[fp32-square-1024]"
 CEILING = "bench/test_matmul.py::test_ceiling[fp32-sustainable]"
@@ -23,12 +20,8 @@ STREAM = "bench/test_bandwidth.py::test_stream[memory-triad]"
 KERNEL = "bench/test_roofline.py::test_kernel[relu]"
 LAYER = "bench/test_roofline.py::test_layer[fp32-batch-4]"
 STEP = "bench/test_training.py::test_step[deep-linear-fp32-eager]"
-ACCUMULATION = "bench/test_training.py::test_accumulation[deep-linear]"
-CHECKPOINTING = "bench/test_training.py::test_checkpointing[deep-linear]"
-BATCHES = "bench/test_data.py::test_batches[uint16-random-0]"
 COPY = "bench/test_transfer.py::test_copy[to-device-pinned-blocking]"
 LATE_COPY = COPY.replace("-blocking", "-non-blocking")
-PARTS = "bench/test_transfer.py::test_many_small[to-device]"
 OVERLAP = "bench/test_transfer.py::test_overlap[to-host]"
 CAST = "bench/test_numerics.py::test_cast[fp16]"
 PRODUCT = "bench/test_numerics.py::test_product[{}]"
@@ -65,40 +58,6 @@ def a_product_stops_working_after_twenty_calls(patch):
     patch.setattr(torch, "mm", mm)
 
 
-@on_card(PARTS, saying="bytes are declared", instead_of="bench.transfers.in_parts")
-def the_last_part_is_forgotten(right, whole, parts):
-    shortened = replace(whole, source=whole.source[:-64], target=whole.target[:-64])
-    return replace(right(whole, parts), run=right(shortened, parts).run)
-
-
-def halved(field):
-    """Returns a stand-in for a formula with half of its FLOPs or bytes."""
-
-    def formula(right, *arguments, **options):
-        work = right(*arguments, **options)
-        return replace(work, **{field: getattr(work, field) // 2})
-
-    return formula
-
-
-on_card(
-    MATMUL,
-    CEILING,
-    LAYER,
-    instead_of="accounting.roofline.matmul_work",
-    saying="FLOPs are (declared|counted)",
-    name="matmul_work_says_half_of_the_flops",
-)(halved("flops"))
-
-
-on_card(
-    STREAM,
-    instead_of="bench.streams.stream_work",
-    saying="bytes are declared",
-    name="stream_work_says_half_of_the_bytes",
-)(halved("bytes"))
-
-
 @on_card(KERNEL, instead_of="torch.clamp", saying="differs from fp64")
 def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **options):
     result = clamp(*arguments, out=out, **options)
@@ -107,12 +66,6 @@ def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **opti
         if out is not None:
             out.view(-1)[-1:].add_(1.0)
     return result
-
-
-def flush_without_memory(self):
-    # The device is as busy as during a right flush.
-    torch.cuda._sleep(10**5)
-    self.calls += 1
 
 
 FP16_LEAST_NORMAL = 2.0**-14
@@ -158,16 +111,6 @@ def the_peak_is_that_of_sparse_products(dense, *arguments):
     return None if peak is None else 2 * peak
 
 
-wrong_value(
-    "the_flush_touches_no_memory",
-    LAYER,
-    target="bench.cache.Flush.__call__",
-    value=flush_without_memory,
-    options=ON_CARD,
-    saying="the caches are still hot",
-)
-
-
 @on_card(
     LARGE,
     instead_of="meta_tests.card.card.Card.kernel_s",
@@ -188,32 +131,9 @@ def a_product_is_half_of_what_it_should_be(mm, a, b, *, out):
     return mm(a, b, out=out).mul_(0.5)
 
 
-@on_card(
-    STEP,
-    instead_of="bench.training.Step.update",
-    saying="the loss on one batch should fall",
-)
-def the_optimizer_makes_no_step(_original, self):
-    return self.optimizer.zero_grad()
-
-
 @on_card(COPY, instead_of="torch.Tensor.copy_", saying="bytes are declared")
 def nothing_is_copied(right, target, source, **options):
     return target if target.numel() > 2**20 else right(target, source, **options)
-
-
-@on_card(OVERLAP, instead_of="bench.transfers.beside", saying="elements arrived changed")
-def products_run_without_the_copy(_original, device, main, aside):
-    return main
-
-
-@on_card(
-    OVERLAP,
-    instead_of="bench.transfers.beside",
-    saying="the products beside the copy were not",
-)
-def a_copy_runs_without_the_products(_original, device, main, aside):
-    return aside
 
 
 def without_subnormals(x):
@@ -263,79 +183,3 @@ def products_of_bf16_lose_normal_numbers(mm, a, b, **_):
 def products_of_fp32_keep_ten_bits(mm, a, b, **_):
     ten_bits = (a.view(torch.int32) & ~0x1FFF).view(torch.float32)
     return mm(torch.where(a.abs() < 2.0 ** (-100), a, ten_bits), b)
-
-
-@on_card(
-    "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
-    instead_of="prooflops.precision.format_of",
-    saying=r"values of x @ y: .*but should be",
-)
-def an_image_allows_tf32(_original, _operation):
-    return "tf32"
-
-
-@on_cpu(
-    ACCUMULATION,
-    instead_of="bench.training.Step.forward",
-    saying="accumulated gradients differ by",
-)
-def micro_batches_count_in_full(right, self, *batch):
-    return right(self, *batch) * self.micro_batches
-
-
-@on_cpu(CHECKPOINTING, instead_of="bench.models.build", saying="checkpointing holds")
-def checkpointing_keeps_all(right, model, *, device="cpu", **_):
-    return right(model, device=device)
-
-
-@on_cpu(BATCHES, instead_of="bench.tokens.Batches.load", saying="are not those")
-def rows_go_astray(right, self, starts):
-    x, y = right(self, starts)
-    return x.flip(0), y
-
-
-@on_cpu(
-    BATCHES,
-    instead_of="bench.tokens.Batches.load",
-    saying="a batch is .*, declared is",
-)
-def a_batch_is_half_as_long(right, self, starts):
-    x, y = right(self, starts)
-    return x[:, :32], y[:, :32]
-
-
-fault(
-    "bench/test_user_model.py::test_training_step",
-    instead_of="prooflops.model.flop_difference.ProductsOfParameters.explained",
-    options=f"{ON_CPU} --model=meta_tests/user_models/gpt.py:factory",
-    saying="flops.forward-2BN",
-    name="a_users_model_has_half_of_its_flops",
-)(halved("forward"))
-
-
-@fault(
-    STREAM,
-    instead_of="prooflops.machine.device.free_bytes",
-    options=ON_CARD.replace("4096", "1024"),
-    saying="out of memory",
-)
-def the_memory_taken_is_not_looked_at(_original, device):
-    return None
-
-
-@fault(
-    "test_claims/test_matmul.py::test_tensor_cores_multiply_faster_than_fp32_by_default[tf32]",
-    instead_of="prooflops.machine.device.peak_flop_per_s",
-    options=f'{ON_CARD} --simulated-card "RTX 4090"',
-)
-def a_geforce_is_expected_to_gain_by_tf32(_original, *_):
-    return None
-
-
-@fault(
-    "meta_tests/card/test_card.py::test_int8_is_multiplied_at_full_rate",
-    instead_of="bench.products.lies_by_columns",
-    saying="lie by columns",
-)
-def the_second_operand_of_int8_lies_by_rows(_original, dtype, device):
-    return dtype == "fp8_e4m3"
