@@ -121,12 +121,31 @@ SLOWER = {
 }
 
 
+# Times that other work on the machine does not change.
+CLOCK = """
+time_s = 0.0
+
+def now():
+    global time_s
+    time_s += 1e-9
+    return time_s
+
+def busy(steps):
+    global time_s
+    time_s += 50e-9 * steps
+    return steps
+"""
+
+
 def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
+    (foreign / "conftest.py").touch()
+    (foreign / "work.py").write_text(CLOCK)
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=4000))
     write(foreign, MARKED.format(steps=4000))
     (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=12000))
-    done = run(foreign, "test_more.py", "test_renamed.py", *VERSUS_HEAD)
+    options = (*VERSUS_HEAD, "--benchmark-timer", "work.now")
+    done = run(foreign, "test_more.py", "test_renamed.py", *options)
     assert done.code == 1, done.output
     slower = set(re.findall(r"^SLOWER: (.*?) is ", done.output, re.MULTILINE))
     assert slower == SLOWER, done.output

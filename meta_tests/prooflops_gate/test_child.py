@@ -26,8 +26,9 @@ from prooflops_gate.instruments.times import Times
 from prooflops_gate.machine.cpu import allowed_cores
 from prooflops_gate.process import Processes
 from prooflops_gate.rows import Row
-from prooflops_gate.task import Counting, Layout, OutOfTime, Pair, ReplicateFailed, Side, Task
+from prooflops_gate.task import Layout, OutOfTime, Pair, ReplicateFailed, Side, Task
 from prooflops_gate.where import (
+    NO_FUNCTION,
     NO_PROCESS,
     NO_PYTHON,
     NO_TIME,
@@ -665,40 +666,6 @@ def test_a_test_that_patches_clocks_or_the_system_is_measured_as_any_other(child
         assert seen["contention"]["cores"] == len(allowed_cores())
 
 
-SORTED = """
-def sort():
-    for _ in range(40):
-        sorted(range({size}, 0, -1))
-
-def test_it(benchmark, pytestconfig):
-    benchmark.pedantic(sort)
-    pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate").count_until = 0
-
-def test_late(benchmark):
-    benchmark.pedantic(sort)
-"""
-
-
-@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_instructions_are_counted_in_time_and_told_apart_by_function(children):
-    """More work of a C function from more of a Python function."""
-    done = []
-    counting = Counting(until=time.monotonic() + 1e6, by_function=True)
-    with children.processes(300.0) as processes:
-        for size in (100, 200):
-            children.write(SORTED.format(size=size))
-            done.append(children.run(processes, counting=counting))
-    assert list(done[0].counts) == ["test_it.py::test_it"], "the other begins after the time for it"
-    counts = [each.counts["test_it.py::test_it"] for each in done]
-    assert counts[0] > 40 * 100, "so many numbers take at least an instruction each"
-    assert counts[1] / counts[0] == pytest.approx(2, rel=0.3), "twice as many take twice as many"
-    steps = done[0].steps["test_it.py::test_it"]
-    assert steps == done[1].steps["test_it.py::test_it"], (
-        "as many bytecodes, whatever the C functions take"
-    )
-    assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
-
-
 # More of each is more work, of which only the first three show bytecodes.
 MORE_WORK = """
 import dataclasses, zlib
@@ -730,6 +697,17 @@ def test_extension(benchmark):
 
 def test_table(benchmark):
     benchmark.pedantic(lambda: -1 in TABLE)
+
+def sort():
+    for _ in range(40):
+        sorted(range({size}, 0, -1))
+
+def test_sorted(benchmark, pytestconfig):
+    benchmark.pedantic(sort)
+    pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate").count_until = 0
+
+def test_late(benchmark):
+    benchmark.pedantic(sort)
 """
 FUNCTIONS = {
     "generated": r"<string>:.*__init__",
@@ -737,8 +715,15 @@ FUNCTIONS = {
     "comprehension": r"test_it.py:test_comprehension\.<locals>\.<lambda>.*",
     "extension": NO_PYTHON,
     "table": NO_PYTHON,
+    "sorted": NO_PYTHON,
+    "late": NO_PYTHON,
 }
-IN_C = {"extension": r"\w*crc32\w*", "table": r"\w*(contains|compare)\w*"}
+IN_C = {
+    "extension": r"\w*crc32\w*",
+    "table": r"\w*(contains|compare)\w*",
+    "sorted": r"\w*(sort|compare|rangeiter|long|list)\w*",
+    "late": NO_FUNCTION,
+}
 
 
 @pytest.mark.parametrize("has_valgrind", [False, True])
@@ -746,12 +731,15 @@ def test_a_row_with_more_work_names_its_function_or_says_why_not(children, has_v
     if has_valgrind and not is_usable():
         pytest.skip("valgrind is not installed")
 
+    pairs = []
+
     def sample(task):
         done = []
         for size, field in ((10, "y"), (2000, "z")):
             children.write(MORE_WORK.format(size=size, field=field))
             done.append(children.run(processes, task.tests, counting=task.counting))
-        return Pair(*done)
+        pairs.append(Pair(*done))
+        return pairs[-1]
 
     named = FUNCTIONS | IN_C if has_valgrind else FUNCTIONS
     rows = [Row(f"test_it.py::test_{name}", "time", 1.0, 2.0, "SLOWER") for name in named]
@@ -759,6 +747,14 @@ def test_a_row_with_more_work_names_its_function_or_says_why_not(children, has_v
         found = explained(rows, sample, math.inf, has_valgrind=has_valgrind)
     for row, name in zip(found, named.values(), strict=True):
         assert re.fullmatch(name, first_function(row.where)), (row.name, row.where)
+    before, after = pairs[-1]
+    steps = before.steps["test_it.py::test_sorted"]
+    assert steps == after.steps["test_it.py::test_sorted"], "as many bytecodes, whatever C does"
+    assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
+    if has_valgrind:
+        rise = after.counts["test_it.py::test_sorted"] - before.counts["test_it.py::test_sorted"]
+        assert rise > 40 * (2000 - 10), "a number takes an instruction at least"
+        assert "test_it.py::test_late" not in after.counts, "it begins after the time for it"
 
 
 @pytest.mark.parametrize(("error", "why"), [(OutOfTime, NO_TIME), (ReplicateFailed, NO_PROCESS)])
