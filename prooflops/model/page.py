@@ -14,7 +14,7 @@ import pytest
 from prooflops import __version__
 from prooflops.model.examination import Examination
 from prooflops.model.summary import RULES
-from prooflops.model.tables import TREE_ANCHOR, sections_of
+from prooflops.model.tables import sections_of
 from prooflops_gate.history import records as history
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.html import html
@@ -95,8 +95,6 @@ def print_page(
     for text in filter(None, (examination.model, f"D = {examination.flops.batch}", notes, part)):
         line(text)
     for section in sections_of(examination):
-        if section.anchor == TREE_ANCHOR:
-            continue
         terminal.write_line("")
         terminal.write_line(section.title, bold=True)
         for text in medium.section_lines(section, width and width - 2):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 
 from prooflops.machine import device as machine
-from prooflops.model.breakdown import Breakdown, ModuleRow
+from prooflops.model.breakdown import Breakdown
 from prooflops.model.claims import Answer
 from prooflops.model.examination import Examination
 from prooflops.model.fits import Fits
 from prooflops.model.flop_difference import ExplainedFlops
-from prooflops.model.inventory import Inventory
 from prooflops.model.largest import Largest
 from prooflops.model.step_memory import PEAK, StepMemory
 from prooflops.model.step_time import OVERHEAD, MeasuredStep
@@ -26,7 +25,7 @@ from prooflops.model.summary import (
     times_text,
     trained_text,
 )
-from prooflops.model.tree import figures_of, shown_branches, tree_of
+from prooflops.model.tree import count_text, figures_of, shown_branches, tree_of
 from prooflops_gate.console.tables import binary, engineering, share
 from prooflops_gate.page.plot import Axis, Block, Plot, Rule
 from prooflops_gate.page.section import Section
@@ -36,9 +35,8 @@ LEAST_SHARE_IN_SIGHT = 0.05
 LONGEST_LIST = 8
 MOST_ROWS = 10
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
-MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
+MODULE_HEAD = ["parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
 WHOLE = "(the whole)"
-TREE_ANCHOR = "every-module"
 INDENT_OF_A_MODULE = "\u2003"
 
 
@@ -56,7 +54,6 @@ def sections_of(examination: Examination) -> Iterator[Section]:
 
 def _details(examination: Examination) -> Iterator[Section]:
     memory, breakdown, step = examination.memory, examination.breakdown, examination.step
-    yield inventory_section(examination.inventory)
     yield flops_section(examination.flops)
     if memory:
         yield memory_section(memory)
@@ -67,7 +64,6 @@ def _details(examination: Examination) -> Iterator[Section]:
         yield modules_section(breakdown)
         yield operators_section(breakdown)
     yield answers_section(examination.answers)
-    yield tree_section(breakdown)
 
 
 def answer_box(examination: Examination) -> Section:
@@ -78,6 +74,8 @@ def answer_box(examination: Examination) -> Section:
         ("FLOPs of a step", f"{count_text(flops.executed)}, {count_text(flops.forward)} forward"),
         ("by the rule", rule_text(flops, "step")),
     ]
+    if tied := examination.inventory.tied:
+        counts.append(("tied, counted once", first_names(tied)))
     bound = "not measured here: `pytest --model` times a step"
     if step:
         bound = bound_sentence(step, examination.unknown)
@@ -136,14 +134,13 @@ def peak_plot(memory: StepMemory, capacity: int | None, device: str) -> Plot | N
 def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:
     """The tree as it is printed, with times where they were measured."""
     times = ["time forward", "backward"] if is_measured else []
-    head = ["module", "parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
-    rows = [[*head, *times, "output", "dtype"]]
+    rows = [["module", *MODULE_HEAD, *times, "output", "dtype"]]
     for level, branch in shown_branches(tree_of(breakdown.modules)):
         *figures, output, dtype = figures_of(branch.row)
         if is_measured:
             figures += map(seconds_text, (branch.row.forward_s, branch.row.backward_s))
         rows.append([INDENT_OF_A_MODULE * level + branch.title, *figures, output, dtype])
-    return Section("modules", rows, ["equal siblings share a line"])
+    return Section("modules", rows, ["equal siblings share a line; each module is in the .json"])
 
 
 def bytes_text(value: float | None) -> str:
@@ -152,11 +149,6 @@ def bytes_text(value: float | None) -> str:
 
 def seconds_text(value: float | None) -> str:
     return "-" if value is None else engineering(value, "s")
-
-
-def count_text(count: float) -> str:
-    """A count for people: `320`, `1.25 M`."""
-    return f"{count:.3g}" if count < 1000 else engineering(count, "").strip()
 
 
 def per_second_text(rate: float | None, unit: str) -> str:
@@ -171,27 +163,6 @@ def first_names(names: Iterable[str]) -> str:
     names = list(names)
     more = len(names) - LONGEST_LIST
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
-
-
-def inventory_section(inventory: Inventory) -> Section:
-    rows = [["what", "dtype", "tensors", "elements", "bytes", ""]]
-
-    def row(role: str, dtype: str, tensors: int, elements: int, size: int) -> None:
-        figures = [f"{tensors:,}", f"{elements:,}", f"{size:,} B", bytes_text(size)]
-        rows.append([role, dtype, *figures])
-
-    for each in inventory.groups:
-        role = each.role if each.role == "buffer" else f"parameters, {each.role}"
-        row(role, each.dtype, each.tensors, each.elements, each.bytes)
-    tensors = sum(each.tensors for each in inventory.groups)
-    row("all", "", tensors, sum(each.elements for each in inventory.groups), inventory.bytes)
-    remarks = [f"tied, counted once: {first_names(inventory.tied)}"] if inventory.tied else []
-    if inventory.storage_bytes != inventory.bytes:
-        remarks.append(
-            f"their storages hold {inventory.storage_bytes:,} B: some are parts of larger tensors, "
-            "or share one"
-        )
-    return Section(f"N = {inventory.parameters:,} parameters", rows, remarks)
 
 
 def flops_section(flops: ExplainedFlops) -> Section:
@@ -364,42 +335,14 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None, *, is_apart:
 
 
 def modules_section(breakdown: Breakdown) -> Section:
-    rows = [["module", "kind", "own time", *MODULE_HEAD[:4], "output"]]
+    rows = [["module", "kind", "own time", *MODULE_HEAD, "output", "dtype"]]
     busy = [row for row in breakdown.modules if row.own_s]
-    for row in sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]:
-        name = row.name or WHOLE
-        rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
+    slowest = sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]
+    rows += [
+        [row.name or WHOLE, row.kind, seconds_text(row.own_s), *figures_of(row)] for row in slowest
+    ]
     remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own"
     return Section("modules by own time", rows, [remark] if len(busy) >= len(rows) else [])
-
-
-def tree_section(breakdown: Breakdown) -> Section:
-    """Every module with all that is inside it, in the order of the code."""
-    rows = [["module", "kind", "calls", *MODULE_HEAD, "output"]]
-    for row in breakdown.modules:
-        name = row.name.rpartition(".")[2] if row.depth else row.name or row.kind
-        cells = [INDENT_OF_A_MODULE * row.depth + name, row.kind, f"{row.calls:,}"]
-        rows.append([*cells, *module_figures(row), row.output])
-    return Section("every module", rows, anchor=TREE_ANCHOR)
-
-
-def module_figures(row: ModuleRow) -> list[str]:
-    """The figures of MODULE_HEAD, all submodules included."""
-    return [
-        count_text(row.parameters),
-        *flops_texts(row, count_text),
-        bytes_text(row.kept_bytes),
-        seconds_text(row.forward_s),
-        seconds_text(row.backward_s),
-    ]
-
-
-def flops_texts(row: ModuleRow, text: Callable[[int], str]) -> list[str]:
-    """FLOPs forward and backward, or the modules that have them because they use the weights."""
-    figures = [text(row.forward_flops), text(row.backward_flops)]
-    if row.used_in:
-        figures[0] = f"in {first_names(name or WHOLE for name in row.used_in)}"
-    return figures
 
 
 def operators_section(breakdown: Breakdown) -> Section:
