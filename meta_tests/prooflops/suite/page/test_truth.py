@@ -250,46 +250,82 @@ def test_a_run_of_claims_alone_leads_with_their_verdicts(report, verdicts, tone,
     assert (headline.mark.tone, headline.sentence) == (tone, said)
 
 
-LOCAL = {"labels": ["contended: other processes kept 1.92 cores busy; this core ran at 54%"]}
+def of_floor(floor, value, share, **found):
+    """What a row records of a figure with a floor."""
+    entry = {"figure": floor.figure, "value": value, "unit": "FLOP/s", "share": share}
+    return entry | {"nominal": value / share, "floor": floor._asdict(), "causes": []} | found
 
 
-@pytest.mark.parametrize(
-    ("labels", "contention", "blamed", "advised", "listed"),
-    [
-        (
-            BUSY,
-            {"slowness": 1 / 0.54},
-            "another guest shares these cores (at worst a core ran at 54% of its speed)",
-            "on a dedicated machine",
-            ", a core at 54% to 54% of its speed;",
-        ),
-        (
-            LOCAL,
-            {"slowness": 1 / 0.54, "others_cores": 1.92},
-            "other work took part (at worst: other processes kept 1.92 cores busy)",
-            "without the other work",
-            ", a core at 54% to 54% of its speed;",
-        ),
-        (BUSY, {}, "other work took part (at worst: other work)", "without the other work", ";"),
-    ],
-)
-def test_a_busy_run_delivers_at_least_and_blames_what_was_seen(
-    report_of, labels, contention, blamed, advised, listed
-):
-    def contended(name, info, _stats):
-        info["conditions"] = labels | {"contention": contention}
-        if name == "matmul[bf16-square-1024]":
-            info["delivers"] = of_floor(FLOOR, 780e12, 0.79, met=True)
+PRODUCT = "matmul[bf16-square-1024]"
+COPY = "stream[memory-copy]"
+STATED = FLOOR._replace(limit=0.9, source="--floor")
+HELD = of_floor(FLOOR, 780e12, 0.79, met=True)
+BOUNDS = {"met": None, "unknown": "other work", "most": 950e12, "most_share": 0.96}
+UNJUDGED = {"figure": "bf16", "value": 780e12, "unit": "FLOP/s", "unknown": "no peak"}
+UNJUDGED["floor"] = STATED._asdict()
+HOT = {"met": False, "causes": ["throttled: heat"], "unit": "B/s"}
+SLOW = {"slowness": 1 / 0.54}
+PROCESSES = {"labels": ["contended: other processes kept 1.92 cores busy; this core ran at 54%"]}
+# What rows deliver, what each row saw of other work, and the answer of the run.
+RUNS = {
+    "a guest beside it": ({PRODUCT: HELD}, BUSY | {"contention": SLOW}, "DELIVERS AT LEAST"),
+    "processes beside it": (
+        {PRODUCT: HELD},
+        PROCESSES | {"contention": SLOW | {"others_cores": 1.92}},
+        "DELIVERS AT LEAST",
+    ),
+    "other work beside it": ({PRODUCT: HELD}, BUSY, "DELIVERS AT LEAST"),
+    "a floor between both bounds": (
+        {PRODUCT: of_floor(STATED, 780e12, 0.79, **BOUNDS)},
+        {},
+        "NOT KNOWN",
+    ),
+    "a floor of an unknown peak": (
+        {PRODUCT: UNJUDGED},
+        {},
+        "NOT KNOWN",
+    ),
+    "heat": (
+        {PRODUCT: HELD, COPY: of_floor(floor_of("H100 SXM", "copy"), 1e12, 0.3, **HOT)},
+        {},
+        "BELOW FLOOR",
+    ),
+}
 
-    report = report_of(contended)
-    headline = page_of(report).headline
-    assert headline.mark.word == "DELIVERS AT LEAST"
-    assert f"; {blamed}: rates are lower bounds" in headline.text
-    assert (headline.advice, headline.command) == (
-        f"For full rates, repeat it {advised}",
-        report.command,
-    )
-    assert any(f"benchmarks ran beside other work{listed}" in line for line in unusual(report))
+
+def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(report_of, golden):
+    said, words = [], {}
+    for run, (delivers, conditions, _) in RUNS.items():
+
+        def changed(name, info, _stats, delivers=delivers, conditions=conditions):
+            info["conditions"] = conditions
+            if name in delivers:
+                info["delivers"] = delivers[name]
+
+        report = replace(report_of(changed), floors=("bf16", "fp32"))
+        page = page_of(report)
+        words[run] = page.headline.mark.word
+        bars = [
+            f"{bar.name}: {bar.mark.word}, {bar.value}, {bar.note}" for bar in page.sections[0].bars
+        ]
+        next_step = f"{page.headline.advice}: {page.headline.command}"
+        said += [f"# {run}", page.headline.sentence, next_step, *page.lead, *bars]
+        said += unusual(report)
+        met = {row["figure"]: row["met"] for row in json.loads(verdicts_json(report))["delivers"]}
+        assert met == {entry["figure"]: entry.get("met") for entry in delivers.values()}
+    assert words == {run: word for run, (*_, word) in RUNS.items()}
+    text = "\n".join(said)
+    assert "at worst a core ran at 54% of its speed" in text
+    assert "at least 780 TFLOP/s, 79 % of the dense peak, at most 950 TFLOP/s, 96 %" in text
+    golden("page_first_screens", text)
+
+
+def test_a_figure_has_the_history_of_this_machine_beside_it(report):
+    row = next(each for each in report.benchmarks if each.name == PRODUCT)
+    row = replace(row, info={**row.info, "delivers": HELD})
+    trend = replace(report.trends[0], name=row.fullname)
+    (bar,) = page_of(replace(report, benchmarks=(row,), trends=(trend,))).sections[0].bars
+    assert bar.history
 
 
 @pytest.mark.parametrize(("others", "labelled"), [(1.8, [STEP]), (2.9, [])])
@@ -316,27 +352,6 @@ def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
     assert far.bound == "not known: contended"
 
 
-def of_floor(floor, value, share, **found):
-    """What a row records of a figure with a floor."""
-    entry = {"figure": floor.figure, "value": value, "unit": "FLOP/s", "share": share}
-    return entry | {"nominal": value / share, "floor": floor._asdict(), "causes": []} | found
-
-
-def test_a_floor_of_an_unknown_peak_makes_no_rate_a_lower_bound(report_of):
-    """Nothing disturbed the run: the floor is open for want of a nominal rate alone."""
-    stated = FLOOR._replace(source="--floor")
-
-    def unknown(name, info, _stats):
-        if name == "matmul[bf16-square-1024]":
-            entry = {"figure": "bf16", "value": 780e12, "unit": "FLOP/s"}
-            info["delivers"] = entry | {"floor": stated._asdict(), "unknown": "no peak"}
-
-    page = page_of(report_of(unknown))
-    assert page.headline.mark.word == "NOT KNOWN"
-    assert page.headline.advice.startswith("State a floor (--floor) or a dense peak (--peak)")
-    assert "lower bounds" not in page.headline.text
-
-
 def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     reasons = ("too slow here: one call takes about 2 s", "tf32 exists on CUDA devices only")
     unmeasured = {f"bench/test_a.py::test_a[{n}]": reason for n, reason in enumerate(reasons)}
@@ -344,22 +359,6 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     lead = page_of(replace(report, unmeasured=unmeasured)).lead
     said = f"This run measured {measured} of {measured + 1} benchmarks; the other 1 take"
     assert any(line.startswith(said) for line in lead)
-
-
-def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
-    stated = FLOOR._replace(limit=0.9, source="--floor")
-    bound = {"met": None, "unknown": "other work", "most": 950e12, "most_share": 0.96}
-
-    def open_floor(name, info, _stats):
-        if name == "matmul[bf16-square-1024]":
-            info["delivers"] = of_floor(stated, 780e12, 0.79, **bound)
-
-    report = replace(report_of(open_floor), floors=("bf16", "fp32"))
-    of_bf16, of_fp32 = [line for line in page_of(report).lead if "The floor stated" in line]
-    assert "other work: rates are lower bounds" in page_of(report).headline.text
-    assert "at least 780 TFLOP/s, 79 %" in of_bf16
-    assert "at most 950 TFLOP/s, 96 %" in of_bf16
-    assert of_fp32.endswith("fp32 could not be judged: no benchmark measured it.")
 
 
 @pytest.mark.parametrize(
@@ -395,67 +394,6 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of):
     report = report_of(wide)
     assert contradictions(report) == []
     assert not any("-bound" in line or " takes " in line for line in limits(report))
-
-
-@pytest.fixture(scope="module")
-def delivering(report_of):
-    """Of an H100: bf16 reaches its floor, copy does not, and none is known of the launch."""
-
-    def delivers(name, info, stats):
-        bf16 = floor_of("H100 SXM", "bf16")
-        memory = floor_of("H100 SXM", "copy")
-        assert bf16
-        assert memory
-        if name == "matmul[bf16-square-1024]":
-            info["delivers"] = of_floor(bf16, 780e12, 0.79, met=True)
-        if name == "stream[memory-copy]":
-            found = {"met": False, "causes": ["throttled: heat"], "unit": "B/s"}
-            info["delivers"] = of_floor(memory, 1e12, 0.3, **found)
-        if name == "stream[memory-add]":
-            info["delivers"] = {
-                "figure": "add",
-                "value": 1e12,
-                "unit": "B/s",
-                "unknown": "no floor is known",
-            }
-
-    return report_of(delivers)
-
-
-def test_the_page_begins_with_whether_the_machine_delivers(delivering):
-    page = page_of(delivering)
-    assert page.headline.mark.word == "BELOW FLOOR"
-    assert page.headline.text.startswith("copy (throttled: heat); 1 of 2 floors missed")
-    again = """make validate ARGS="'bench/test_bandwidth.py::test_stream[memory-copy]'\""""
-    assert page.headline.command == again
-    met, below, unknown = page.sections[0].bars
-    assert [bar.mark.word for bar in (met, below, unknown)] == [
-        "delivers",
-        "BELOW FLOOR",
-        "not known",
-    ]
-    assert below.value == "1.00 TB/s"
-    assert below.note.startswith("throttled: heat; at least ")
-    assert "in `stream[memory-copy]`" in below.note
-    text = short(delivering)
-    parts = ("**BELOW FLOOR**", "| bf16 |", "| memory copy |", "## What limits", "## Claims")
-    order = [text.index(part) for part in parts]
-    assert order == sorted(order)
-    rows = {row["figure"]: row for row in json.loads(verdicts_json(delivering))["delivers"]}
-    assert {name: row["met"] for name, row in rows.items()} == {
-        "bf16": True,
-        "copy": False,
-        "add": None,
-    }
-    assert rows["copy"]["causes"] == ["throttled: heat"]
-
-
-def test_a_figure_has_the_history_of_this_machine_beside_it(delivering, report):
-    row = next(each for each in delivering.benchmarks if each.name == "matmul[bf16-square-1024]")
-    trend = replace(report.trends[0], name=row.fullname)
-    plain, shown = delivering, replace(delivering, trends=(trend,))
-    assert not any(bar.history for bar in page_of(plain).sections[0].bars)
-    assert sum(bool(bar.history) for bar in page_of(shown).sections[0].bars) == 1
 
 
 def test_the_short_page_fits_a_comment_whatever_fails(report, report_of):
