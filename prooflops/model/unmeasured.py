@@ -36,6 +36,8 @@ CLASSES = {
     "forward": "activations",
     "backward": "gradients",
     "state": STATE,
+    "second forward": "activations",
+    "second backward": "gradients",
 }
 COMPILED = (
     "counted as it is written; compiled, and only the compiler knows what its graphs keep and fuse"

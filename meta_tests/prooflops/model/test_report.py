@@ -84,6 +84,16 @@ def test_a_report_runs_nothing_and_imports_no_compiler():
     assert said.stdout.split() == [str(2 * 12 * WIDE**2), "True", "2.0"], said.stderr
 
 
+def test_activations_and_gradients_at_the_peak_are_named_on_any_device():
+    net, batch = network().eval(), torch.randn(4096, WIDTH)
+    for device in ("cpu", "meta"):
+        report = prooflops.model_report(net.to(device), batch.to(device))
+        at_peak = report.examination.memory.at_peak
+        # The hidden layer, which the backward pass needs.
+        assert at_peak["activations"] >= 4 * 4096 * HIDDEN, device
+        assert at_peak["gradients"] == 4 * LAYER, device
+
+
 def test_what_reads_values_is_refused_with_what_to_do():
     reading = nn.Sequential(nn.Linear(WIDTH, 1))
     reading.register_forward_hook(lambda *_: _[-1].sum().item() or None)
