@@ -89,7 +89,7 @@ class Flush:
         assert seen is None or not seen.still_hot, (
             f"a cold benchmark flushes {self.bytes} bytes, but after that a read takes {seen} as "
             f"long as from a warm "
-            "cache, and should take longer: the caches are still hot"
+            "cache: the caches are still hot"
         )
         return {
             "flush_bytes": self.bytes,

@@ -183,7 +183,7 @@ def matvec(x: Tensor, out: Tensor) -> Kernel:
             magnitudes = exact_part.abs() @ exact_vector.abs()
             error = float((difference / magnitudes).max())
             assert error <= 4 * TOLERANCE, (
-                f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= "
+                f"matvec differs from fp64 by {error:.3g} of the magnitudes, but should by at most "
                 f"{4 * TOLERANCE:.3g}"
             )
 

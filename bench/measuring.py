@@ -107,8 +107,8 @@ class Measure:
         seconds = median(self.timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL))
         if seconds > limit_s:
             skip_as_too_slow(
-                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold "
-                "it up?"
+                f"one call took {seconds:.2g} s, the limit is {limit_s:.2g} s: is other work "
+                "slowing it down?"
             )
 
     def skip_if_late(self) -> None:
@@ -116,8 +116,8 @@ class Measure:
         seconds, limit_s = perf_counter() - self._began, self.schedule.pace.longest_s
         if seconds > limit_s:
             skip_as_too_slow(
-                f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work "
-                "hold it up?"
+                f"it has taken {seconds:.2g} s, the limit is {limit_s:.2g} s: is other work "
+                "slowing it down?"
             )
 
     def median_s(

@@ -153,7 +153,7 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
     kept: dict[str, Any] = subnormals_of_products(dtype, device)
     bits, should = fraction_bits(dtype, device), float_format(dtype).fraction_bits
     assert bits == should, (
-        f"{dtype} products by 1 keep {bits} bits of a fraction, but should keep {should}"
+        f"{dtype} products by 1 keep {bits} fraction bits, but should keep {should}"
     )
     flushed = " and ".join(
         key.removeprefix("subnormal_") for key, value in kept.items() if value == "flushed"

@@ -73,7 +73,7 @@ class Pace:
         """Skips a benchmark if one call takes longer than allowed."""
         if seconds > self.longest_call_s:
             skip_as_too_slow(
-                f"one call takes about {seconds:.2g} s, {self.longest_call_s} s are allowed"
+                f"one call takes about {seconds:.2g} s, the limit is {self.longest_call_s} s"
             )
 
 

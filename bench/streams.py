@@ -145,8 +145,8 @@ def memory_size(
     multiple = size / known
     if multiple <= 1:
         pytest.skip(
-            f"{NO_BANDWIDTH}: arrays of {size / 2**20:.0f} MiB, the longest for the free memory, "
-            f"fit the last-level cache of {known / 2**20:.0f} MiB"
+            f"{NO_BANDWIDTH}: arrays of {size / 2**20:.0f} MiB, the longest that free memory "
+            f"allows, fit into the last-level cache of {known / 2**20:.0f} MiB"
         )
     label = "" if multiple >= wanted_multiple(device) else f"arrays of {multiple:.2g} caches"
     return Size(size // 4, MEMORY, multiple, label)

@@ -59,9 +59,7 @@ def test_stream(
         else cache_size(level, read + written, caches.core_levels)
     )
     if size is None:
-        pytest.skip(
-            f"{device} names no {level} that could be distinguished from the caches within it"
-        )
+        pytest.skip(f"{device} reports no {level} distinct from the smaller caches")
     if size.elements not in arrays:
         arrays.clear()
         gc.collect()

@@ -72,7 +72,7 @@ def ranks(job, device) -> Iterator[Ranks]:
     if job is None:
         pytest.skip(f"needs several ranks: {COMMAND}")
     if job.size < 2:
-        pytest.skip(f"needs at least 2 ranks, this job has one: {COMMAND}")
+        pytest.skip(f"needs at least 2 ranks, this job has 1: {COMMAND}")
     if device.type == "mps":
         pytest.skip("torch.distributed has no backend for mps")
     ranks = Ranks(job.rank, job.size, device)
@@ -205,9 +205,9 @@ def text_of(size: int) -> str:
 def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, delivery):
     most = MOST_BYTES.get(device.type, {}).get(pace, SIZES[-1])
     if size > most or (pace == "quick" and size not in QUICK_SIZES):
-        pytest.skip(f"not in the {pace} pace on {device.type}")
+        pytest.skip(f"the {pace} pace leaves this out on {device.type}")
     if min(ranks.gather(sizing.room_bytes())) < HELD * size:
-        pytest.skip(f"the arrays of a rank take {HELD * size:,} bytes, and a card has fewer free")
+        pytest.skip(f"each rank needs {HELD * size:,} bytes; a card has fewer free")
     collective = TimedCollective(name, size, ranks)
     with ranks.together("inputs"):
         assert_random([collective.own])

@@ -73,7 +73,7 @@ def is_short(device: torch.device, pace: str) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul(dtype, shape, device, pace, sizing, ceilings, measure):
     if is_short(device, pace) and shape not in FEW_SHAPES:
-        pytest.skip(f"a short run measures {', '.join(FEW_SHAPES)}; --thorough all")
+        pytest.skip(f"this run measures only {', '.join(FEW_SHAPES)}; --thorough measures all")
     m, k, n = SHAPES[shape]
     sizing.require(product_bytes(dtype, m, k, n))
     try:
@@ -117,9 +117,9 @@ def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
     """Why bursts are not looked for in this dtype; empty if they are."""
     on_cpu = device.type == "cpu"
     if on_cpu and dtype not in BURST_DTYPES_ON_CPU[pace]:
-        return f"on a CPU this run tries bursts only in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
+        return f"on a CPU this run measures bursts only in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
     if not on_cpu and pace == "quick" and dtype not in BURST_DTYPES_IN_QUICK_RUN:
-        return f"--quick tries bursts only in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
+        return f"--quick measures bursts only in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
     return ""
 
 
@@ -130,9 +130,7 @@ def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
 def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     bursts = regime == "achievable"
     if measure.brief:
-        pytest.skip(
-            "the gate does not search: each search finds another shape, which cannot be compared"
-        )
+        pytest.skip("the gate does not search: times of different shapes do not compare")
     why_left_out = bursts_left_out(dtype, device, pace) if bursts else ""
     if why_left_out:
         pytest.skip(why_left_out)
@@ -141,8 +139,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
             ratio, low, high = ceilings.burst_ratio(dtype, BURST_PAIRS[pace])
             if low <= 1:
                 pytest.skip(
-                    f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, "
-                    f"{high:.3f}]"
+                    f"bursts are not faster than steady work here: {ratio:.3f} times as fast "
+                    f"[{low:.3f}, {high:.3f}]"
                 )
             measure.declare(burst_ratio=[ratio, low, high])
         found = ceilings.best(dtype, regime)
@@ -154,7 +152,7 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     if bursts and found.flop_per_s <= steady:
         pytest.skip(
             "bursts are not faster than steady work here: "
-            f"{with_unit(found.flop_per_s, 'FLOP/s')} and {with_unit(steady, 'FLOP/s')}"
+            f"{with_unit(found.flop_per_s, 'FLOP/s')} against {with_unit(steady, 'FLOP/s')}"
         )
     rest = ceilings.rest_before(case.multiply) if bursts else None
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))

@@ -27,15 +27,15 @@ QUICK_NETS = ("gpt2-124m",)
 @pytest.mark.parametrize("net", NETS)
 def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, delivery):
     if measure.brief:
-        pytest.skip("the gate does not compile: that would use up its budget")
+        pytest.skip("the gate does not compile: compiling would use up its time budget")
     if pace == "quick" and net not in QUICK_NETS:
-        pytest.skip(f"--quick compiles {', '.join(QUICK_NETS)} alone")
+        pytest.skip(f"--quick compiles only {', '.join(QUICK_NETS)}")
     model, sequence = NETS[net]
     size = largest_batch(
         sizing.room_bytes(), lambda batch: predicted_peak_bytes(model, batch, sequence, device)
     )
     if not size:
-        pytest.skip("not even one sequence fits the free memory, by the prediction")
+        pytest.skip("even one sequence is predicted to exceed the free memory")
     batch = Batch(model, size, sequence)
     began = perf_counter()
     step = WellWrittenStep(batch, device)

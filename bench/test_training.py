@@ -121,8 +121,8 @@ def test_step(
 ):
     if mode == "compiled" and not is_compiled(recipe, device, pace):
         pytest.skip(
-            "compiling takes longer than all other benchmarks: --thorough, or on a GPU "
-            f"{COMPILED_BY_DEFAULT} by default; --quick compiles the step of test_mfu"
+            "compiling takes longer than all other benchmarks: --thorough compiles every step, "
+            f"the default run on a GPU {COMPILED_BY_DEFAULT}, --quick the step of test_mfu"
         )
     work = workload(model, recipe, device, sizing.fitting)
     try:
@@ -210,7 +210,7 @@ def assert_close(
     one, other = (torch.cat([part.flatten().float() for part in each]) for each in (expected, got))
     difference = float((one - other).norm() / one.norm())
     assert difference <= tolerance, (
-        f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
+        f"{how} gradients differ by {difference:.2g} of their norm, the limit is {tolerance}"
     )
 
 
@@ -273,7 +273,7 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
             torch.testing.assert_close(one, other)
         held.update({every: held_bytes(step) for every, step in steps.items()})
         assert held[every] < held[0], (
-            f"checkpointing holds {held[every]} bytes for the backward pass, without {held[0]}"
+            f"checkpointing keeps {held[every]} bytes for the backward pass, {held[0]} without it"
         )
         counted_step = Step(work, "fp32", device, checkpoint_every=every)
         return assert_it_learns(steps[every]), counted_work(counted_step, spared.hardware)

@@ -22,9 +22,7 @@ SIDE = 1024
 @pytest.fixture(autouse=True)
 def link(device) -> None:
     if device.type not in ("cuda", "xpu"):
-        pytest.skip(
-            f"{device} shares the host's memory, or is the host: there is no link to measure"
-        )
+        pytest.skip(f"no link to measure: {device} is the host or shares its memory")
 
 
 def measured_copy(case: Transfer, device: torch.device, measure: Measure, **declared: Any) -> float:

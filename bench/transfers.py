@@ -46,7 +46,7 @@ class Transfer:
         """Raises AssertionError if the target differs from the source, after the copy."""
         __tracebackhide__ = True
         wrong = int((got.cpu() != self.source.cpu()).sum())
-        assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"
+        assert wrong == 0, f"the copy changed {wrong} of {got.numel()} elements"
 
 
 def transfer(

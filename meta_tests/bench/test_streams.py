@@ -55,8 +55,8 @@ def test_arrays_that_fit_the_cache_are_not_measured(device):
     with pytest.raises(pytest.skip.Exception) as skipped:
         memory_size(device, "quick", caches(300), 1.5 * GIB)
     assert str(skipped.value) == (
-        "memory bandwidth was not measured: arrays of 256 MiB, the longest for the free memory, "
-        "fit the last-level cache of 300 MiB"
+        "memory bandwidth was not measured: arrays of 256 MiB, the longest that free memory "
+        "allows, fit into the last-level cache of 300 MiB"
     )
 
 

@@ -178,7 +178,7 @@ def products_of_bf16_lose_normal_numbers(mm, a, b, **_):
 @on_card(
     PRODUCT.format("fp32"),
     instead_of="torch.mm",
-    saying="fp32 products by 1 keep 10 bits of a fraction, but should keep 23",
+    saying="fp32 products by 1 keep 10 fraction bits, but should keep 23",
 )
 def products_of_fp32_keep_ten_bits(mm, a, b, **_):
     ten_bits = (a.view(torch.int32) & ~0x1FFF).view(torch.float32)

@@ -46,7 +46,7 @@ class CountedProducts(Part):
         return counted.backward - models.backward_flops(self.parts, batch, sequence)
 
     def decoding_flops(self, *_: Any) -> int:
-        raise ValueError(f"the FLOPs of one further token are unknown of {self.name}")
+        raise ValueError(f"the FLOPs of one further token are unknown for {self.name}")
 
     def cached_elements(self, *_: Any) -> int:
         raise ValueError(f"the cache is unknown of {self.name}")

@@ -58,9 +58,9 @@ def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula
     number = KINDS[validated_choice("kind", kind, KINDS)]
     for name in names:
         if "." not in name:
-            raise ValueError(f"names must have a namespace, as aten.mv has, got {name!r}")
+            raise ValueError(f"names must have a namespace, as in aten.mv, got {name!r}")
         if name in OPERATORS:
-            raise ValueError(f"names must be new, but {name} has a formula")
+            raise ValueError(f"names must be new, but {name} already has a formula")
 
     def register(formula: Formula) -> Formula:
         OPERATORS.update(dict.fromkeys(names, Operator(number, formula)))
