@@ -1,19 +1,21 @@
 """The kept evidence of a real H200, replayed: what is concluded, what the checker notices."""
 
-import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.contradictions import contradictions
 from prooflops.suite.evidence.__main__ import main
-from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.evidence.file import EvidenceFile, Rows
 from prooflops.suite.evidence.gallery import gallery, why_refused
 from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops.suite.evidence.results import registry_here
 from prooflops.suite.page.highlights import unusual
+from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import headline
+from prooflops.suite.page.run_report import RunReport
 from prooflops.timing import METHOD
 from prooflops_gate.page.escape import markdown_text
 from prooflops_gate.page.markdown import markdown
@@ -24,70 +26,73 @@ GALLERY = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 KEPT = [path for path in SENT if f"({path.stem}.md)" in GALLERY]
 # A page repeats the registry below this heading, as it was when the page was written.
 OF_THE_REGISTRY = "## Claims"
+(H200,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
 
 
-@pytest.fixture(scope="module")
-def h200():
-    (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
-    return report_of_file(EvidenceFile(path))
+@cache
+def run_of(path):
+    """A file of evidence and its report."""
+    file = EvidenceFile(path)
+    return file, report_of_file(file)
 
 
-def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200):
-    found = headline(h200)
+def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it():
+    _, report = run_of(H200)
+    found = headline(report)
     assert found.mark.word == "DELIVERS"
     assert found.text.startswith("17 of 17 floors reached")
-    assert contradictions(h200) == []
-    assert not any("throttled" in label for each in h200.benchmarks for label in each.labels)
-    assert h200.counts["FAILS"] == 0
-    assert {figure.met for figure in h200.figures} == {True, None}
-    (said,) = unusual(h200)
+    assert contradictions(report) == []
+    assert not any("throttled" in label for each in report.benchmarks for label in each.labels)
+    assert report.counts["FAILS"] == 0
+    assert {figure.met for figure in report.figures} == {True, None}
+    (said,) = unusual(report)
     assert "15 of 196 benchmarks spread too widely" in said
 
 
 @pytest.fixture(scope="module", params=KEPT, ids=lambda path: path.stem)
 def kept(request):
     """A file of evidence, its report, and the page that is made of it today."""
-    file = EvidenceFile(request.param)
-    report = report_of_file(file)
-    return request.param, report, markdown(page_of_file(file, report))
+    file, report = run_of(request.param)
+    return file, report, page_of_file(file, report)
 
 
 def test_a_kept_page_says_what_its_evidence_says(kept):
-    path, _, page = kept
-    written = path.with_suffix(".md").read_text(encoding="utf-8")
-    before, _, _ = page.partition(OF_THE_REGISTRY)
+    file, _, page = kept
+    written = file.path.with_suffix(".md").read_text(encoding="utf-8")
+    before, _, _ = markdown(page).partition(OF_THE_REGISTRY)
     assert written.partition(OF_THE_REGISTRY)[0] == before, (
         "write it anew: make evidence ARGS=--index"
     )
 
 
 def test_the_gallery_says_what_its_evidence_says_and_takes_what_was_just_sent():
-    runs = {path: (EvidenceFile(path), report_of_file(EvidenceFile(path))) for path in SENT}
     stale = "write it anew: make evidence ARGS=--index"
-    assert gallery([runs[path] for path in KEPT]) == GALLERY, stale
-    refused = {path.name: why_refused(*runs[path]) for path in SENT if path not in KEPT}
+    assert gallery([run_of(path) for path in KEPT]) == GALLERY, stale
+    refused = {path.name: why_refused(*run_of(path)) for path in SENT if path not in KEPT}
     assert not any(refused.values()), refused
 
 
 @pytest.mark.parametrize(
-    ("method", "left", "why"),
+    ("method", "ended", "why"),
     [
-        (METHOD, 0, ""),
-        (METHOD - 1, 0, f"measured by method {METHOD - 1}, and today's method is {METHOD}"),
-        (METHOD, 1, "a part of a run: 1 of 1561 tests have not run yet"),
+        (METHOD, ["a", "b"], ""),
+        (
+            METHOD - 1,
+            ["a", "b"],
+            f"it was measured by method {METHOD - 1}, and today's method is {METHOD}",
+        ),
+        (METHOD, ["a"], "it is a part of a run: 1 of 2 tests have not run yet"),
     ],
 )
-def test_the_gallery_takes_a_whole_run_by_todays_method(tmp_path, h200, method, left, why):
-    (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    ends = [number for number, line in enumerate(lines) if line.startswith('{"event": "end"')]
-    for number in ends[:left]:
-        lines[number] = ""
-    sent = tmp_path / "sent.jsonl"
-    sent.write_text("".join(lines), encoding="utf-8")
-    benchmarks = [replace(each, info={**each.info, "method": method}) for each in h200.benchmarks]
-    found = why_refused(EvidenceFile(sent), replace(h200, benchmarks=tuple(benchmarks)))
-    assert why in found if why else found == ""
+def test_the_gallery_takes_a_whole_run_by_todays_method(method, ended, why):
+    rows = Rows()
+    rows.append("plan", tests={"a": [], "b": []})
+    for test in ended:
+        rows.end_without_report(test, "passed", "")
+    rows.append("slice", slice=1)
+    rows.end("")
+    measured = Measurement("x", "x", 1.0, 0.0, {"method": method})
+    assert why_refused(rows, RunReport({}, benchmarks=(measured,))) == why
 
 
 @pytest.mark.parametrize("text", [None, "# No run\n", "[1,\n2\n]\n", '{"event": "slice"}\n'])
@@ -102,30 +107,22 @@ def test_a_page_has_the_whole_text_of_each_claim_and_those_younger_than_its_run(
     _, report, page = kept
     checked = {each.id: each.claim for each in report.claims}
     younger = [claim for claim in registry_here().claims.values() if claim.id not in checked]
-    texts = [(each.id, part) for each in younger for part in (each.statement, each.condition)]
-    texts += [
-        (each.id, part)
-        for each in checked.values()
-        for part in (each.condition, each.correction, each.note)
-    ]
-    lacking = [(claim, part) for claim, part in texts if markdown_text(part) not in page]
-    assert not lacking
-    _, _, since = page.partition("## Claims since this run")
-    listed = re.findall(r"^\| `(\w+\.[\w.-]+)` \|", since, re.MULTILINE)
-    assert listed == [claim.id for claim in younger]
+    texts = [text for claim in younger for text in (claim.statement, claim.condition)]
+    for claim in checked.values():
+        texts += [claim.condition, claim.correction, claim.note]
+    whole = markdown(page)
+    assert not [text for text in texts if markdown_text(text) not in whole]
+    (since,) = [section for section in page.sections if section.anchor == "since"]
+    assert [row[0].strip("`") for row in since.rows[1:]] == [claim.id for claim in younger]
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_each_chosen_benchmark_has_a_figure_or_a_reason(path):
-    file = EvidenceFile(path)
-    report = report_of_file(file)
+def test_each_chosen_benchmark_has_a_figure_or_a_reason(kept):
+    file, report, page = kept
     unmet = {test for test, row in file.ended().items() if row["status"] == "unmet"}
     chosen = {test for test, claims in file.plan["tests"].items() if not claims} - unmet
     shown = {bench.fullname for bench in report.benchmarks} | {*report.unmeasured}
     assert chosen - shown <= {red.test for red in report.red_tests}
-    (section,) = [
-        each for each in page_of_file(file, report).sections if each.anchor == "unmeasured"
-    ]
+    (section,) = [each for each in page.sections if each.anchor == "unmeasured"]
     assert sum(int(row[1]) for row in section.rows[1:]) == len(report.unmeasured) > 0
 
 
@@ -150,15 +147,16 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_contradiction_is_found(h200, fault):
+def test_a_planted_contradiction_is_found(fault):
+    _, report = run_of(H200)
     name, figures, delivered, said = PLANTED[fault]
     benchmarks = []
-    for each in h200.benchmarks:
+    for each in report.benchmarks:
         info = each.info
         if each.name == name:
             info = {**info, **figures}
             if delivered:
                 info["delivers"] = {**info["delivers"], **delivered}
         benchmarks.append(replace(each, info=info))
-    found = contradictions(replace(h200, benchmarks=tuple(benchmarks)))
+    found = contradictions(replace(report, benchmarks=tuple(benchmarks)))
     assert any(said in each for each in found), found
