@@ -17,7 +17,7 @@ from prooflops_gate.console.tables import many
 from prooflops_gate.task import Pair, Side
 from prooflops_gate.unpatched import os
 
-# Of inotify.h: the mask of openings, and the flags of a descriptor that neither blocks nor stays.
+# The mask of openings, and the flags of a descriptor that neither blocks nor stays (inotify.h).
 OPENED, NONBLOCKING = 0x20, 0o2004000
 # An event's fixed part: watch, mask, cookie, and the length of the name that follows.
 EVENT = struct.Struct("iIII")

@@ -162,7 +162,9 @@ def test_counts_settle_what_has_no_quiet_time_yet():
     """The first pair ran beside others, and is measured again."""
     contended = Timed(1.0, {}, contended="beside others")
     times = Times(["same", "more"], TimeRule(plan_for(3)), math.inf)
-    times.measure(Measured(None, dict.fromkeys(times.sides, (contended, contended))), 0.0)  # type: ignore[arg-type]
+    process = SimpleNamespace(footprint={})
+    pairs = dict.fromkeys(times.sides, (contended, contended))
+    times.measure(Measured(Pair(process, process), pairs), 0.0)
     found = {"same": Count("SAME", 1e6, SAME[1]), "more": Count(MORE, 1e6, [0.1] * 6)}
     counted = SimpleNamespace(found=found, decide=lambda: None)
     assert settled(counted, times) == {"same", "more"}
