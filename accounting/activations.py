@@ -1,15 +1,15 @@
 """Activations: the tensors a forward pass keeps for its backward pass, for decoders, one by one.
 
-A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a
-nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views
-of one storage count once. Not included: parameters, the batch, the net's output and the loss, which
-are kept for other reasons. Any other net: `prooflops.memory.predicted_memory`.
+A tensor is kept if a gradient needs it. A linear map's weight gradient needs its input, a
+nonlinearity its input or output. Attention needs its queries, keys, values, outputs and row sums.
+Views of one storage count once. Not included: parameters, the batch, the net's output and the loss,
+which are kept for other reasons. For any other net use `prooflops.memory.predicted_memory`.
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
-fp16. A model put together from parts keeps what equally written layers keep. On CUDA LayerNorm
-keeps fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy
-(`fused_norms`), and flash attention adds 24 bytes of random state per layer (16 in older releases)
-and pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an
+fp16. A model composed of parts keeps what the same layers keep in those nets. On CUDA LayerNorm
+keeps fp32 statistics even for 16-bit dtypes. RMSNorm is one kernel there, without a normalised copy
+(`fused_norms`). Flash attention adds 24 bytes of random state per layer (16 in older releases) and
+pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an
 unknown dtype or attention, TypeError for another model.
 """
 
@@ -83,8 +83,8 @@ def saved_tensors(
     Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
 
     `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per
-    query, the others each head's whole sequence × sequence matrix: "math" (torch's) in fp32 for
-    16-bit dtypes, "unfused" (product, softmax, product, as Megatron's) in the dtype itself.
+    query. The others keep each head's whole sequence × sequence matrix: "math" (torch's) in fp32
+    for 16-bit dtypes, "unfused" (product, softmax, product, as in Megatron) in the dtype itself.
     `dropout` after embedding, attention, MLP and kept probabilities adds masks of one byte per
     element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
     computes in that dtype and keeps casts of the input and of every weight that passes a gradient

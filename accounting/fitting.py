@@ -47,8 +47,8 @@ def ways(
 ) -> Iterator[Way]:
     """Ways of training, the cheapest first, with a batch on each device; the first changes nothing.
 
-    A step costs more where layers are recomputed; a narrower state changes its values; the fewest
-    devices that share the state come last, without and with layers recomputed.
+    The order: recomputed layers, which make a step dearer; narrower state, which changes values;
+    the fewest devices that can share the state, without and with recomputed layers.
     Raises ValueError for a model whose activations are unknown.
     """
     saved = {

@@ -167,8 +167,8 @@ def latent_attention(
     """MLA has queries, keys and values of low rank.
 
     Keys have `rope` further elements, which all heads share. A cache keeps kv_rank + rope elements
-    per token. At inference heads attend to the latents themselves: the maps of queries and outputs
-    absorb those to keys and values, at the same FLOPs per new token.
+    per token. At inference, heads attend to the latents directly. The query and output maps absorb
+    the key and value maps, at the same FLOPs per new token.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3

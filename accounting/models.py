@@ -118,9 +118,9 @@ def parameter_count(model: Model) -> int:
 def active_parameter_count(model: Model) -> int:
     """Parameters that one token uses: all but those of the experts it is not sent to.
 
-    The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a
-    token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it as
-    this does, gpt-oss's 3.6 B does not.
+    This is the N of 6ND for a mixture of experts. A token reads only one row of the input
+    embedding, so published figures differ: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, as
+    this function does. gpt-oss's 3.6 B does not.
 
     >>> active_parameter_count(MIXTRAL_8X7B)
     12879925248

@@ -199,9 +199,9 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and
     of the ends.
 
-    `tensor` divides matrices and embeddings; norms, routers, learned positions and MLA's maps to
-    low ranks are whole on each device, and so is a head of keys and values where there are fewer
-    than ranks. The fullest stage has the embedding or the head, and a copy of a tied embedding.
+    `tensor` divides matrices and embeddings. Norms, routers, learned positions and MLA's maps to
+    low ranks are replicated on each device. So are key and value heads if there are fewer than
+    ranks. The fullest stage has the embedding or the head, and a copy of a tied embedding.
     Ignored: biases after row-parallel matrices, also whole, 2·dim per layer. Source: Shoeybi et al.
     2019, arXiv:1909.08053, section 3.
 

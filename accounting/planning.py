@@ -1,6 +1,6 @@
 """Napkin answers about a training run: time, throughput, cost, largest model.
 
-They assume one sustained rate from the first step to the last and ignore interruptions, so they are
+They assume one sustained rate from the first step to the last and ignore interruptions. So they are
 bounds: no run is faster or cheaper, no trainable model larger. Each docstring lists what it
 ignores. All raise ValueError for a negative count, no device, a rate or price that is not above 0,
 an unknown name or stage.

@@ -220,8 +220,8 @@ def attainable_flop_per_s(
     bandwidth_bytes_per_s=validated_positive,
 )
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully
-    overlapped.
+    """The least time of `work` in seconds: max(FLOPs / peak, bytes / bandwidth), if both fully
+    overlap.
 
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09

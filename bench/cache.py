@@ -61,9 +61,8 @@ def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf)
 class Flush:
     """Empties the caches of the device when called, in the current stream, and waits for nothing.
 
-    Every line of the buffer is read, changed and written: a plain fill of a large buffer may go
-    around a CPU's caches (glibc's and the compilers' streaming stores) and would leave them as they
-    are.
+    Every line of the buffer is read, changed and written. A plain fill of a large buffer may bypass
+    a CPU's caches by the streaming stores of glibc and compilers, and would not empty them.
     """
 
     buffer: torch.Tensor

@@ -1,11 +1,11 @@
-"""The best rates measured on this machine per dtype, of which rows state their shares.
+"""The best rates measured on this machine per dtype; benchmarks report their share of them.
 
-Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled
-under it first. *Achievable*: the median of the five fastest calls after a rest, while an idle
-device still boosts. A GPU that is held at its power limit differs between them by a tenth and more,
-and so does the best k: each has its own search. A ceiling is at least every product of its run, and
-a burst no slower than steady work. On a CPU the sustainable one is all there is, unless
-`burst_ratio` shows a difference.
+There are two regimes, which are never mixed. *Sustainable* is the median call of steady work, after
+the clock has settled. *Achievable* is the median of the five fastest calls after a rest, while an
+idle device still boosts. On a GPU at its power limit the two differ by a tenth or more, and so does
+the best k. Therefore each has its own search. A ceiling is at least as high as every product of its
+run, and the achievable ceiling at least as high as the sustainable one. A CPU has only the
+sustainable one, unless `burst_ratio` shows a difference.
 """
 
 from __future__ import annotations

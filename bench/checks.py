@@ -84,9 +84,8 @@ def examine(function: Callable[[], object]) -> Examined:
 def assert_random(tensors: Iterable[torch.Tensor]) -> None:
     """Raises AssertionError if one value makes up more than a quarter of an input.
 
-    Zeros and constants switch hardly a transistor: a processor that is limited by its power
-    multiplies them faster than any data (on GPUs by a tenth and more), and sparse or repeated
-    values may take shortcuts.
+    Zeros and constants switch few transistors, so a power-limited processor multiplies them faster
+    than real data (on GPUs by a tenth or more). Sparse or repeated values may take shortcuts.
     """
     __tracebackhide__ = True
     for tensor in tensors:
@@ -109,9 +108,9 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def overwrite(examined: Examined) -> None:
-    """Fills the tensors that a call returned, and did not read, with what no right result is.
+    """Fills the tensors that a call returned, and did not read, with values that no result has.
 
-    That is NaN, or the least integer.
+    These are NaN, or the least integer.
     """
     read = {_storage(tensor) for tensor in examined.inputs}
     for tensor in _tensors(examined.result):

@@ -1,9 +1,9 @@
 """Keeps the memory that a call frees for the next call, as an accelerator's allocator does.
 
-glibc gives a freed block of 32 MiB or more back to the operating system at once, and so it does
-with the top of its heap. The next call pays for new pages, each zeroed at its first touch: 15 % of
-a small transformer's step, more than half of a softmax that makes its result, and most of the noise
-of both. That is a figure of the allocator, not of the operator, so benchmarks leave it out; on an
+glibc returns freed blocks of 32 MiB or more, and the top of its heap, to the operating system at
+once. The next call pays for new pages, each zeroed at its first touch. That costs 15 % of a small
+transformer's step and more than half of a softmax that allocates its result. It causes most of the
+noise of both. It measures the allocator, not the operator, so benchmarks leave it out. On an
 accelerator torch keeps freed memory anyway.
 """
 
@@ -30,7 +30,7 @@ KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
 
 @contextmanager
 def keep_freed_memory() -> Iterator[bool]:
-    """Within, this process keeps the memory it frees.
+    """Makes this process keep the memory it frees inside the block.
 
     Yields whether the C library is glibc and accepted that.
 

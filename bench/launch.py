@@ -25,11 +25,11 @@ def figures(
     """The launch cost of a function that takes `seconds`: `launch_share`, `bound` where that is a
     half, and on CUDA `enqueue_s` and `graph_s`.
 
-    A CPU: the time of as many empty operators as the function dispatches, over its own; nothing
-    where their number is not known. CUDA: the host's time for handing over one call; where that is
-    most of the time, the device waits for the host between kernels, and the time of the kernels
-    alone is that of a replayed graph. The function must neither wait for the device nor leave it
-    idle: of one that does, the host's time says nothing.
+    On a CPU it is the time of as many empty operators as the function dispatches, over its own
+    time. Without their number there is no figure. On CUDA it is the host's time to enqueue one
+    call. If that dominates, the device waits for the host between kernels, and a replayed graph
+    gives the time of the kernels alone. The function must neither wait for the device nor leave it
+    idle: otherwise the host's time means nothing.
     """
     if device.type == "cpu":
         if not operators:

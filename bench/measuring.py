@@ -77,9 +77,9 @@ class Measure:
         self.info.update(figures)
 
     def skip_if_slow(self, function: Callable[[], object]) -> None:
-        """Skips if each of three calls takes too long: one alone may have met other work.
+        """Skips if each of three calls takes too long: a single one may have met other work.
 
-        Fewer, where they take `LONGEST_TRIALS` times as long as one may.
+        It makes fewer calls if they take `LONGEST_TRIALS` times as long as one may.
         """
         seconds, limit_s = math.inf, self.schedule.pace.longest_call_s
         began = perf_counter()

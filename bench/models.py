@@ -59,9 +59,9 @@ class RotaryEmbedding(nn.Module):
 class Attention(nn.Module):
     """Causal attention; heads / kv_heads query heads share each key and value head.
 
-    The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)`
-    it runs as two bmm that FlopCounterMode can count on any device (on the meta device it always
-    does).
+    The product itself is torch's scaled_dot_product_attention. Under `sdpa_kernel(SDPBackend.MATH)`
+    it runs as two bmm, which FlopCounterMode can count on any device. On the meta device it always
+    runs so.
     """
 
     def __init__(self, model: Transformer, fused_qkv: bool = False):
@@ -113,9 +113,9 @@ class MLP(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Sums the outputs of a token's `active_experts` best experts, weighted by the router.
 
-    The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows,
-    without padding and without dropping any, so the experts together process tokens ·
-    active_experts rows however uneven the routing is. The number of rows per expert depends on
+    The (token, expert) pairs are sorted by expert. Each expert multiplies exactly its own rows,
+    without padding or dropping any. So the experts together process tokens · active_experts rows,
+    however uneven the routing is. The number of rows per expert depends on
     values. Meta and fake tensors have none: there all get equal shares. Total FLOPs and the bytes
     kept for the backward pass do not depend on the shares.
     """

@@ -129,7 +129,7 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 
 
 def probe_tf32(device: torch.device) -> None:
-    """Raises Unsupported where fp32 products keep bits that tf32 has not.
+    """Raises Unsupported if fp32 products keep bits that tf32 does not have.
 
     Their rate would be compared with the wrong peak.
     """
@@ -164,11 +164,9 @@ def work_of(dtype: str, m: int, k: int, n: int) -> Work:
 
 
 def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
-    """The most that a product needs at once: operands, result, and an operand being drawn.
+    """The most bytes that a product needs at once: operands, result, and an operand being drawn.
 
-    While it is drawn, the larger operand is there in fp32 as well.
-
-    All but int8 are drawn in fp32 first.
+    All operands but int8 are drawn in fp32 first, so the larger one then exists in fp32 as well.
     """
     held = work_of(dtype, m, k, n).bytes
     return held if dtype == "int8" else held + 4 * max(m * k, k * n)
@@ -179,10 +177,10 @@ def multiplication(
 ) -> Callable[[], Tensor]:
     """The call that multiplies two matrices, into `out` where the result has their dtype.
 
-    Whether fp32 is rounded to tf32 is up to the caller, who enters `Float32Products` around all
-    calls: within one it would be 1 to 3 µs of the host's time, which a small product takes no
-    longer than. `fast`: of fp8, sums are kept in the tensor core's own accumulator, 14 bits on a
-    Hopper (use_fast_accum).
+    The caller decides whether fp32 is rounded to tf32, and enters `Float32Products` around all
+    calls. Inside each call it would cost 1 to 3 µs of host time, as much as a small product takes.
+    `fast`: fp8 sums stay in the tensor core's own accumulator, 14 bits on a Hopper
+    (use_fast_accum).
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)

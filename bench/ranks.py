@@ -2,9 +2,9 @@
 
 A rank that fails alone is named, and so is one that the others wait for.
 
-The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has
-the barriers, the decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor
-disturb the measured work.
+The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second group, on gloo,
+carries the barriers, the decisions of rank 0 and the figures. So waiting ranks neither keep a card
+busy nor disturb the measured work.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
 def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
     """The ranks whose own work takes longer than that of the others.
 
-    `own_s[rank][round]`. A rank straggles where the median of its rounds is beyond 1.25 times the
-    median of the others' medians, and three quarters of its rounds are beyond 1.25 times the
-    others' median of the same round. One slow round names nobody.
+    `own_s[rank][round]` are seconds. A rank straggles if both hold: the median of its rounds
+    exceeds 1.25 times the median of the others' medians, and three quarters of its rounds exceed
+    1.25 times the others' median of the same round. One slow round names nobody.
 
     >>> stragglers([[1.0] * 4, [1.5, 1.4, 1.5, 0.9]]), stragglers([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])
     ([1], [])

@@ -1,4 +1,4 @@
-"""A row's rates, below their bounds, and its shares of a peak and a ceiling."""
+"""A benchmark's rates, checked against their bounds, and its shares of a peak and a ceiling."""
 
 from __future__ import annotations
 

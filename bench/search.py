@@ -227,8 +227,8 @@ def rate_on(
     """A rate that times the calls of a window, after the device has rested for `idle_s`.
 
     If `clock_share` knows the share of the highest clock, the rate is scaled to the highest. Under
-    a power limit the clock follows the work of the last half second: without the scaling, a short
-    window would measure the shapes before it.
+    a power limit the clock depends on the work of the last half second. Without the scaling, a
+    short window would measure the shapes before it.
     """
 
     def rate(shape: Shape, window_s: float) -> float:
@@ -254,8 +254,8 @@ def calls_s(
 ) -> list[float]:
     """Seconds of each call within a window, of one call at least.
 
-    Two readings are subtracted only after the window. To subtract them is to wait for the device,
-    which would then rest between calls. Before the subtraction, while an accelerator still works,
+    Readings are subtracted only after the window, because subtracting waits for the device, which
+    would then rest between calls. Before the subtraction, while an accelerator still works,
     `meanwhile` is called.
     """
     start = timer()

@@ -120,7 +120,7 @@ class Size:
 
 
 def wanted_multiple(device: torch.device) -> int:
-    """The length of an array of a row of memory, in last-level caches."""
+    """The length of an array in a memory benchmark, in multiples of the last-level cache."""
     return WANTED_MULTIPLE if device.type == "cpu" else WANTED_DEVICE_MULTIPLE
 
 
@@ -129,9 +129,9 @@ def memory_size(
 ) -> Size:
     """Arrays of 4 times the last-level cache each, on an accelerator 16, of fp32.
 
-    They are shorter, and labelled, where together they would not fit `room_bytes`, and on a CPU
-    where that would take too long at this pace. Skips where they would fit the cache: their rate
-    would be neither that of the memory nor that of the cache.
+    They are shorter, and labelled, if together they do not fit into `room_bytes`, or on a CPU if
+    the pace allows no longer ones. Skips if they fit into the cache, because their rate would be
+    that of neither memory nor cache.
     """
     known = caches.last_level_bytes
     wanted = wanted_multiple(device) * (known or UNKNOWN_CACHE_BYTES)
@@ -155,7 +155,7 @@ def memory_size(
 def operand_elements(device: torch.device, pace: str, size: Size) -> int:
     """The elements of a kernel's operand: those of a stream's array, within the pace on a CPU.
 
-    A kernel takes many times as long as a stream, and a short operand is flushed from the cache.
+    A kernel takes many times as long as a stream. A short operand is flushed from the cache first.
     """
     longest = LARGEST_CPU_ARRAY_BYTES[pace] // 4
     return min(size.elements, longest) if device.type == "cpu" else size.elements
@@ -166,8 +166,7 @@ def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None
 
     None where the device names no such level, or the part is tiny.
 
-    A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its
-    launch share.
+    An L1 benchmark takes less time than the dispatch of its operator; its launch share says so.
 
     >>> cache_size("L2", 2, {"L1": 2**16, "L2": 2**21})
     Size(elements=131072, level='L2', multiple=0.25, label='')

@@ -1,8 +1,8 @@
 """Bandwidth of the memory and of each level of cache, by the kernels of STREAM and BabelStream.
 
-In a memory row, each array has 4 times the size of the last-level cache (16 times on an
-accelerator), or a label says less; there is no row whose arrays fit that cache. A cache row
-measures one core with one thread: more threads would mostly wait for one another.
+In a memory benchmark each array has 4 times the size of the last-level cache (16 times on an
+accelerator). A label marks shorter arrays; arrays that fit into the cache are skipped. A cache
+benchmark measures one core with one thread: more threads would mostly wait for one another.
 """
 
 from __future__ import annotations

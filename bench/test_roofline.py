@@ -1,9 +1,9 @@
 """Kernels from ReLU to saturated products, compared with this machine's own roofs.
 
 Each kernel's intensity follows from `accounting.roofline` and is counted as well. Its attainable
-rate is the lower of two roofs measured in the same run: the products' ceiling (`ceilings`), and its
-intensity times the bandwidth measured for the same mix of reads and writes (`bandwidths`). Operands
-below four last-level caches (an accelerator: 16) are measured cold.
+rate is the lower of two roofs measured in the same run. One is the products' ceiling (`ceilings`).
+The other is its intensity times the bandwidth for the same mix of reads and writes (`bandwidths`).
+Operands below four last-level caches (16 on an accelerator) are measured cold.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ def compiled_step(
     eager_loss: float,
     eager_gradients: list[torch.Tensor],
 ) -> tuple[Step, float]:
-    """A compiled step whose loss and gradients agree with the eager one's, and the seconds of
-    compiling.
+    """A compiled step whose loss and gradients agree with the eager one's, and its compile time in
+    seconds.
     """
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
@@ -215,7 +215,7 @@ def assert_close(
 
 
 def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
-    """Median seconds of a step, which after all rounds must still have learnt.
+    """Median seconds of a step; after all rounds its loss must be below the first.
 
     Its FLOPs were compared before.
     """
@@ -301,8 +301,8 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
 def step_memory(step: Step) -> dict[str, dict[str, Any]]:
     """Bytes by their use at the end of each part of a later step, and the peak within the part.
 
-    Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the
-    library included.
+    Activations are all that is neither weight, gradient nor state. They include buffers of the loss
+    and of the library.
     """
     weights, rows = [*step.module.parameters()], step.optimizer.state.values()
     state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 class NotWaitedFor(AssertionError):
-    """The clock sees little of the time from an idle device to an idle device."""
+    """The clock sees little of the time between two moments at which the device is idle."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class CallTimer:
         It keeps the device busy.
 
         After each round pytest-benchmark subtracts two readings, which waits for the device. An
-        idle device would run the start event at once and then wait for the launch, some 5 µs that
-        are not the function's.
+        idle device would run the start event at once and then wait for the launch: some 5 µs that
+        do not belong to the function.
         """
         if call.is_prepared:
             return call.prepare

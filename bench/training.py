@@ -90,18 +90,18 @@ def workload(
 
 
 def usual_recipe(device: torch.device, bound_flop_per_s: Callable[[str], float | None]) -> str:
-    """The recipe that most train in: bf16, but fp32 on a CPU without units for bf16.
+    """The usual recipe for training: bf16, but fp32 on a CPU without bf16 units.
 
-    Such a CPU emulates bf16 at a hundredth to a fifth of its rate in fp32; its bound has no figure.
+    Such a CPU emulates bf16 at 1/100 to 1/5 of its fp32 rate, and no bound is on record for it.
     """
     is_emulated = device.type == "cpu" and bound_flop_per_s("bf16") is None
     return "fp32" if is_emulated else "bf16"
 
 
 def step_bytes(work: Workload) -> int:
-    """About the most bytes of two steps in fp32 at once.
+    """The approximate peak bytes of two fp32 steps at once.
 
-    These are activations, three times the logits, and two states.
+    It sums activations, three times the logits, and two states.
     """
     saved = activation_bytes(work.model, work.batch, work.sequence)
     if isinstance(work.model, Transformer):
@@ -119,11 +119,11 @@ def keep_variance(net: nn.Module) -> None:
 class Step:
     """A whole training step on one fixed batch of random data; a call returns its loss.
 
-    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for
-    fp16. AdamW changes each weight by about the learning rate, and so a layer's output by as much
-    times its width; the changes of layers without anything in between multiply. A deep linear net
-    begins with layers that keep the variance of their input, since torch's own shrink it by 3 each,
-    which leaves 16 of them next to nothing to learn from.
+    It uses AdamW as torch chooses to run it, sets gradients to None after the update, and scales
+    the loss for fp16. AdamW changes each weight by about the learning rate, so a layer's output
+    changes by that times its width. Changes of directly stacked layers multiply. A deep linear net
+    starts from layers that preserve the variance of their input. torch's default layers shrink it
+    by 3 each, so 16 of them would pass on almost no signal.
     """
 
     def __init__(

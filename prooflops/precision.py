@@ -1,7 +1,7 @@
-"""How torch rounds the factors of fp32 products: read and set by the API that this torch has.
+"""Reads and sets how torch rounds the factors of fp32 products, by the API that this torch has.
 
-From 2.9 on each operation has an `fp32_precision`. The older getters then fail wherever one was
-set, so nothing else here asks them.
+From 2.9 on each operation has an `fp32_precision`. Once one is set, the older getters fail, so
+nothing else here calls them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def set_format(operation: Any, setting: str) -> None:
 
 
 class Float32Products:
-    """Within, products of fp32 operands are rounded to tf32, or computed in full.
+    """Inside the block, fp32 products round their operands to tf32, or use full precision.
 
     A class, because it is entered within the timed region, where a generator would take longer.
     """

@@ -41,8 +41,8 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
     pytest-benchmark's `timer` option. Resolution: about 0.5 µs for events, below 0.1 µs on the
     host.
 
-    Domain of validity: work of the current stream, and of no other. A device that is idle at the
-    first reading also waits for the next launch (some 5 µs on CUDA): give it work before, or time
+    Domain of validity: work of the current stream only. If the device is idle at the first reading,
+    the time includes the wait for the next launch (some 5 µs on CUDA). Give it work first, or time
     several calls at once.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.

@@ -1,7 +1,7 @@
 """The microarchitecture of a CPU, by the numbers that its cores state.
 
-A virtual machine often names its CPU "Intel(R) Xeon(R) Processor" or "AMD EPYC", which says neither
-what its units do nor with which other machine it may be compared.
+A virtual machine often names its CPU "Intel(R) Xeon(R) Processor" or "AMD EPYC". Such a name tells
+neither the rates of its units nor which other machines are comparable.
 """
 
 import json
@@ -14,9 +14,9 @@ TABLE = json.loads(Path(__file__).with_name("cpus.json").read_text(encoding="utf
 def microarchitecture(
     vendor: str, family: int, model: int, stepping: int | None = None
 ) -> str | None:
-    """The microarchitecture, of AMD's with the product's code name; None if not on record.
+    """The microarchitecture, for AMD with the product's code name; None if not on record.
 
-    Of Arm's cores `vendor` is the implementer, `family` the architecture, and `model` the part.
+    For Arm cores `vendor` is the implementer, `family` the architecture, and `model` the part.
 
     >>> microarchitecture("GenuineIntel", 6, 143), microarchitecture("AuthenticAMD", 25, 1)
     ('Sapphire Rapids', 'Zen 3 (Milan)')

@@ -1,17 +1,17 @@
-"""What a healthy device delivers at least, per figure: the floors that the benchmarks assert, with
+"""The least that a healthy device delivers, per figure: the floors that the benchmarks assert, with
 sources.
 
-A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype,
-`bandwidth`: the memory's, `link`: that of the host's or the peer's link, `ceiling`: the best
-product of this run), a rate (`B/s`) or a time (`s`). Some sources publish a range of healthy
-devices (`healthy`), or a threshold for accepting a node (`accepted`). The floor is its low end less
-5 %, the allowance of SuperBench, because other programs and hosts measured those. Elsewhere the
-floor is what one healthy device reached (`one`) less 10 %, because another differs by 5 % and more,
-or what a training run reached (`run`) less 15 %. A row names the devices it is for, or a generation
-of them, or neither: such a wide floor finds defects of factors alone, and says so.
+A floor in `floors.json` is a rate (`B/s`), a time (`s`) or a share of a nominal rate. The nominal
+rate is the dense peak of the dtype (`peak`), the memory's bandwidth (`bandwidth`), that of the link
+to the host or peer (`link`), or this run's best product (`ceiling`). Some sources publish a range
+of healthy devices (`healthy`), or a threshold for accepting a node (`accepted`). Other programs and
+hosts measured those, so the floor is the low end less 5 %, the allowance of SuperBench. Elsewhere
+the floor is what one healthy device reached (`one`) less 10 %, because another may differ by 5 % or
+more, or what a training run reached (`run`) less 15 %. A row applies to named devices, to a
+generation, or to any device. A floor for any device is wide: it finds only defects of a factor.
 
-`one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
-with power and heat: a card must reach both.
+`one_at_clock` is a share of the rate of all units at the clock that ran. Power and heat hardly
+change it. A card must reach both floors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GROUPS = {
 
 
 class Floor(NamedTuple):
-    """The least of a figure; of a time the most.
+    """The least acceptable value of a figure; for a time, the greatest.
 
     >>> print(floor_of("A100-SXM4-80GB", "bf16"))
     at least 73 % of the dense peak; healthy A100 SXM4 80GB: 77 to 87 %
@@ -142,8 +142,8 @@ def compared(
 def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
     """The floor of a figure on a device, by row or name; None where there is none.
 
-    The first that there is of: the device's own, its generation's, that of any device. `kind` is
-    `torch.device.type`: a CPU has floors of its own, as shares of the bound from its instruction
+    The device's own floor comes first, then its generation's, then that of any device. `kind` is
+    `torch.device.type`: CPUs have separate floors, as shares of the bound from their instruction
     sets, cores and clock.
     Raises ValueError for an unknown figure.
 

@@ -52,8 +52,8 @@ def device_named(
 
 
 def device_called(name: str) -> Accelerator:
-    """The row that a person means: by its label, by torch's name, or by words that fit one row
-    alone.
+    """The row that a person means: by its label, by torch's name, or by words that match only one
+    row.
 
     Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X
     OAM", "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. For

@@ -16,8 +16,8 @@ A cell is a bare number if the vendor prints it as dense. Otherwise it names its
   without "peaks".
 - {"secondary": x}: read in a repository, or on a page that is not the vendor's.
 
-The source class of a row is P1 if the vendor's text was read directly, P2 if a vendor's document
-was quoted figure by figure, and S if all sources are secondary.
+The source class of a row is P1 if the vendor's text was read directly. It is P2 if a vendor's
+document was quoted figure by figure, and S if all sources are secondary.
 
 The formats `fp64` and `fp32` are those of vector units, `fp64_tensor` and `fp32_tensor` those of
 matrix units. `fp16` and `fp8` accumulate in fp32, which GeForce does at half the rate; `fp16_acc16`

@@ -43,20 +43,22 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     included.
 
     Applies torch's own FLOP formulas to the operators that autograd, modules and composite
-    functions finally dispatch, so the backward pass is counted and not assumed to be twice the
-    forward. `prooflops.counted.operators` adds or corrects what torch's FlopCounterMode lacks: mv,
-    dot, addmv, addr, products in place, bilinear layers, int8 and scaled products, sparse ones, the
-    CPU's fused attention, recurrent layers, grouped convolutions, linear systems, complex numbers.
+    functions finally dispatch. So the backward pass is counted, not assumed to be twice the
+    forward. `prooflops.counted.operators` adds or corrects what torch's FlopCounterMode lacks.
+    These are mv, dot, addmv, addr, in-place, int8, scaled and sparse products, bilinear layers,
+    the CPU's fused attention, recurrent layers, grouped convolutions, linear systems and complex
+    numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point
       numbers.
     - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the
-      pairs that the mask leaves, windows included: `is_causal=True`, a mask given to
-      scaled_dot_product_attention as a tensor (each call reads it once, and waits for its device),
-      or a BlockMask of FlexAttention. Kernels execute more: all pairs under a tensor, whole blocks
-      under a BlockMask. Masks that a model adds to the scores by itself are not seen. What a mask
-      on the meta device leaves is `unknown`, as are packed sequences whose offsets are there.
+      pairs that the mask leaves, windows included. It sees `is_causal=True`, a BlockMask of
+      FlexAttention, and a mask tensor given to scaled_dot_product_attention. Each call reads that
+      tensor once, and waits for its device. Kernels execute more: all pairs under a tensor, whole
+      blocks under a BlockMask. Masks that a model adds to the scores by itself are not seen. On the
+      meta device the pairs that a mask leaves are `unknown`, as are packed sequences with offsets
+      there.
     - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of
       the unfused path is 4. Padding of a convolution is counted as data. A product's bias is
       ignored.
@@ -69,7 +71,7 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
       checkpointing of either kind, and other libraries'. With retain_graph=True only torch's is
       recognised.
     - An operator reads every tensor once (an expanded one by its own elements) and writes every
-      result once: the traffic of memory if nothing is fused, cached or read twice.
+      result once. That is the memory traffic if nothing is fused, cached or read twice.
 
     Domain of validity: shape formulas of the operators dispatched in this thread and the autograd
     threads it starts. That catches a wrong formula of a model, not a wrong formula of an operator.

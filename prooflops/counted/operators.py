@@ -1,8 +1,8 @@
 """FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets
 wrong.
 
-A formula is called with an operator's result and its arguments, and reads nothing but their shapes,
-so it is valid on every device, `meta` included. To add one, decorate a function with the operator's
+A formula is called with an operator's result and its arguments. It reads only their shapes, so it
+is valid on every device, `meta` included. To add one, decorate a function with the operator's
 name:
 
     @operator("aten.mv")
@@ -325,8 +325,9 @@ per_result("silu_backward", GRADIENT_FLOPS_PER_ELEMENT["silu"])
 
 
 def per_element(names: str, arguments: str) -> None:
-    """Operators that do one FLOP, such as an addition, for each element of the last of `arguments`,
-    which are named as in the schema, from the first one on.
+    """Operators that do one FLOP per element of the last of `arguments`, such as an addition.
+
+    Arguments are named as in the schema, from the first one on.
     """
     position = len(arguments.split())
 

@@ -52,8 +52,8 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
     the text part of a model of text and images, without its encoder. `ignore` names keys that
     change no size. Exact for the code in transformers 5; windows count for "causal" pairs. For any
     other model see `prooflops.counted.built.from_config`.
-    Raises ValueError for an unknown type, a missing key, a size that no model can have, and a key
-    that is neither read nor known to change nothing.
+    Raises ValueError for an unknown type, a missing key or an impossible size. Raises it also for a
+    key that is neither read nor known to change nothing.
 
     >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
     ...          "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,

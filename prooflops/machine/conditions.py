@@ -99,10 +99,10 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
 
 
 def slowed_at_most(contention: Mapping[str, Any], slowness: float) -> float | None:
-    """How many times slower contention made the work at most; None where nothing bounds it.
+    """The largest slowdown that contention can explain, as a factor; None if it has no bound.
 
-    A core at half its speed, and time that the hypervisor took, explain as much as they took.
-    Processes that take turns with the work explain any factor: its threads wait for each other.
+    A slower core and time taken by the hypervisor explain only as much as they took. Processes that
+    take turns with the work can explain any factor, because its threads wait for each other.
 
     >>> seen = {"others_cores": 0.0, "steal": 0.2, "involuntary_switches_per_s": 0.0}
     >>> slowed_at_most(seen, slowness=2.0)
@@ -123,10 +123,10 @@ def core_speed() -> CoreSpeed:
 def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     """What disturbed a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
-    A GPU is throttled by heat, a hardware slowdown, a power brake, or a power limit below the
-    default, if its clock fell by more than 3 % or is unknown. A host is throttled by heat. See
-    `reasons_of` for the reasons that count. Facts are the clock under the default power limit, and
-    a lower limit that did not slow the work.
+    A GPU counts as throttled if its clock fell by more than 3 %, or is unknown, for one of these
+    reasons: heat, a hardware slowdown, a power brake, or a power limit below the default. A host is
+    throttled by heat. See `reasons_of` for the reasons that count. Facts are the clock under the
+    default power limit, and a lower limit that did not slow the work.
 
     >>> limited = {"clock_mhz": 1490, "reasons": ["power cap"]}
     >>> label_conditions({"before": {"highest_clock_mhz": 1980}, "during": limited})["facts"]
@@ -163,8 +163,8 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
 def reasons_of(seen: Mapping[str, Any]) -> list[str]:
     """The reasons why the clock was not higher, without those that somebody requested.
 
-    They are those of the samples, or of both ends in a record without samples, and the names of
-    totals that grew.
+    They come from the samples, or in a record without samples from both ends. The names of totals
+    that grew are added.
     """
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     reasons = []

@@ -1,10 +1,10 @@
 """The clock at which a core runs now, and its 512-bit units, from a few bytes of machine code.
 
-In a virtual machine the system names no clock, or the nominal one. A chain of additions, each of
-which needs the result of the one before, takes a cycle each on every core with a pipeline: their
-number over their time is the clock. Register plus register: some cores add small constants while
-they rename registers, in no time. Shown right after products it is the clock under their load,
-which AVX-512 and AMX lower for most of a millisecond.
+In a virtual machine the system reports no clock, or the nominal one. In a chain of dependent
+additions each takes one cycle on every pipelined core. Their number over their time is the clock.
+Both summands are registers, because some cores add small constants for free while they rename
+registers. Measured right after products, it is the clock under their load: AVX-512 and AMX lower it
+for most of a millisecond.
 """
 
 from __future__ import annotations

@@ -403,10 +403,10 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 
     None if unknown.
 
-    A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU:
-    physical cores times the FLOPs per cycle of the widest unit it has, at the highest clock the
-    system names, or that any CPU has. In a virtual machine that bound is wide, and only catches
-    errors of factors.
+    For a GPU it is the vendor's peak, scaled from its nominal clock to the highest the driver
+    allows. For a CPU it is physical cores times the FLOPs per cycle of the widest unit, at the
+    highest clock that the system reports, or else that any CPU has. In a virtual machine that bound
+    is wide, and only catches errors of a factor.
     """
     if device.type == "cuda":
         clock = highest_clock_hz(device)
