@@ -165,35 +165,33 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def count(name: str, figure: str) -> int:
-    """The number, at least 1, that a figure such as 15T stands for."""
-    return at_least_one(name, amount(figure, name))
+def with_numbers(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with the numbers that figures such as 15T stand for.
 
-
-def validate_figures(options: argparse.Namespace) -> None:
-    """Raises ValueError for a figure or an optimizer that is impossible, used or not."""
-    for name in ("devices", "tokens", "batch", "sequence"):
-        if getattr(options, name) is not None:
-            count(name, getattr(options, name))
+    Raises ValueError for a figure or an optimizer that is impossible, used or not.
+    """
+    numbers = {
+        name: at_least_one(name, amount(getattr(options, name), name))
+        for name in ("devices", "tokens", "batch", "sequence")
+        if getattr(options, name) is not None
+    }
     sustained_flop_per_s(1, 1.0, options.mfu)
     by_count = [name for name, row in OPTIMIZERS.items() if not row.needs_shapes]
     if options.optimizer.lower() not in by_count:
         validated_choice("optimizer", options.optimizer, by_count)
+    return argparse.Namespace(**{**vars(options), **numbers})
 
 
 def napkin(options: argparse.Namespace) -> Lines:
     """The lines of the answer. Raises ValueError, naming what is valid."""
-    validate_figures(options)
+    options = with_numbers(options)
     model, config = model_called(options.model, options.ignore)
     device = device_called(options.device or USUAL_DEVICE)
     contexts = [table.longest for table in model.other_parameters if table.longest]
     if stated := config.get("max_position_embeddings", config.get("n_positions")):
         contexts.append(stated)
     longest = min(contexts, default=USUAL_SEQUENCE)
-    sequence = count(
-        "sequence",
-        options.sequence or str(min(USUAL_SEQUENCE, longest)),
-    )
+    sequence = options.sequence or min(USUAL_SEQUENCE, longest)
     models.refuse_beyond_positions(model, streams(sequence))
     parameters, active = parameter_count(model), active_parameter_count(model)
     shown = f"{parameters:,}"
@@ -216,8 +214,8 @@ def run(
     options: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int
 ) -> Lines:
     """FLOPs of a step and of the run, and its days."""
-    devices, tokens = count("devices", options.devices), count("tokens", options.tokens)
-    batch = count("batch", options.batch or options.devices)
+    devices, tokens = options.devices, options.tokens
+    batch = options.batch or devices
     # Masks of a counted model are not read.
     pairs = "full" if hasattr(model, "source") else "causal"
     step = models.step_flops(model, batch, streams(sequence), pairs=pairs).model
@@ -284,13 +282,13 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
 
 def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device: Any) -> Lines:
     """Whether state and activations fit on a device, and else the cheapest change that suffices."""
-    usable, devices = usable_bytes(device), count("devices", options.devices)
+    usable, devices = usable_bytes(device), options.devices
     if usable is None:
         shown = f"unknown: the memory of {device.label} is not on record as one size"
         yield "fits", shown, {"device_bytes": None}
         return
     # Each device has its share of the sequences, at least one.
-    batch = -(-count("batch", options.batch or options.devices) // devices)
+    batch = -(-(options.batch or devices) // devices)
     parameters = parameter_count(model)
     states = {}
     for stage in ZERO_SHARDS:
