@@ -52,7 +52,7 @@ class SavedTensor(NamedTuple):
 
 
 def _known(name: str, value: Any) -> Model:
-    """`value` if its saved tensors are known one by one."""
+    """`value` if its saved tensors are known individually."""
     if not isinstance(value, Model):
         raise TypeError(
             f"{name} must be a DeepLinear, a Transformer or Parts, got a {type(value).__name__}; "

@@ -262,15 +262,18 @@ def collectives(
     """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of
     parallelism.
 
-    tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the
-    gradients before attention, MLP and head; with `sequence` all-gathers and reduce-scatters of the
-    same bytes. context: keys and values gathered forward and backward, their fp32 gradients once
-    around the ring. pipeline: b·s·h forward and its gradient back over each border. expert: each
-    token to its experts and back, and the gradients likewise. data: gradients all-reduced; from
-    ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
-    of the layers twice. Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline
-    parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more in the
-    backward pass.
+    - tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the
+      gradients before attention, MLP and head. `sequence` makes them all-gathers and
+      reduce-scatters of the same bytes.
+    - context: keys and values are gathered forward and backward. Their fp32 gradients go once
+      around the ring.
+    - pipeline: b·s·h activations go forward, and their gradient back, over each stage border.
+    - expert: each token goes to its experts and back, and the gradients likewise.
+    - data: gradients are all-reduced. From ZeRO stage 1 on they are reduce-scattered, and the
+      parameters gathered; at stage 3 per micro-batch, those of the layers twice.
+
+    Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline parallelism, with
+    tokens routed evenly. Megatron gathers the layers' inputs once more in the backward pass.
     Raises ValueError for a batch or sequence that does not divide.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022,
     arXiv:2205.05198, section 4.2; Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al.

@@ -1,7 +1,8 @@
-"""The schedule of one of the gate's many processes, which compares the fastest round of each.
+"""The schedule of one of the gate's processes; the gate compares the fastest round of each.
 
-There is no warm-up, because its rounds would not be the fastest; no search for a ceiling; no launch
-cost; no share of a peak. Later processes skip the examination that the first one made.
+Such a process has no warm-up, because its rounds would not be the fastest. It searches for no
+ceiling and records neither launch cost nor a share of a peak. Later processes skip the examination
+that the first one made.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class BriefSchedule:
         return found
 
     def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
-        """Skips what takes too long whatever the ceiling is; the test itself times the rest."""
+        """Skips what takes too long at any ceiling; the test itself times the rest."""
         if not self.asked.examined:
             self.pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 

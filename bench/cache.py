@@ -150,7 +150,7 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
     timer = timing.clock(device)
 
     def read_s(reads_before: int) -> float:
-        """Both reads follow a flush, so that an accelerator is busy while either is launched."""
+        """Both reads follow a flush, so an accelerator is busy while each is launched."""
         # All threads take part: a core's own caches are emptied by its own part.
         flush()
         # Two that wait for one another drown the difference on a busy machine.

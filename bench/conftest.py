@@ -75,7 +75,7 @@ def flush(device, caches, sizing) -> Callable[[], Flush]:
 
 @pytest.fixture(scope="session")
 def memory_arrays(device, pace, caches, sizing) -> Callable[[], Size]:
-    """How long arrays are whose bandwidth is that of the memory, chosen at the first use.
+    """The length of arrays that measure the memory's bandwidth, chosen at the first use.
 
     Skips where the free memory allows none.
     """

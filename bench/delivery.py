@@ -55,7 +55,7 @@ class Figure:
         return self.floor.is_met(self.share, self.at_clock)
 
     def undisturbed(self, slowed_at_most: float | None) -> Figure | None:
-        """The best that it can be without the work beside it; None where nothing bounds that."""
+        """The best that it can be without competing work; None where nothing bounds that."""
         if slowed_at_most is None:
             return None
         factor = 1 / slowed_at_most if self.unit == "s" else slowed_at_most
@@ -175,7 +175,7 @@ class Delivery:
             )
 
     def _rival(self, conditions: dict[str, Any]) -> str:
-        """Whose work took a part of the device meanwhile, in words; empty if nobody's."""
+        """The other work that used the device meanwhile, in words; empty if there was none."""
         if self.device.type == "cpu":
             return "other processes compete for the cores" if conditions.get("contended") else ""
         return "another process uses this GPU" if conditions.get("other_processes") else ""

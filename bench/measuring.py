@@ -136,11 +136,11 @@ class Measure:
         cache. With "cold", all caches are flushed before each round, outside of the timed region
         and without waiting in between. With "as-is", nothing is done and nothing claimed. `setup`
         is called before each round (before the flush), outside of the timed region. With it, and in
-        cold rounds, a round is one call, because pytest-benchmark allows no other. `operators`: how
-        many the function dispatches. None if unknown, or if the function itself waits for the
-        device: then the cost of launching is not measured. `sustained_below_s`: a shorter call is
-        warmed up until an accelerator's clock has settled under it. `declared` goes to the record
-        (see docs/explanation/measuring.md).
+        cold rounds, a round is one call, because pytest-benchmark allows no other. `operators` is
+        the number that the function dispatches. It is None if unknown, or if the function itself
+        waits for the device; then the launch cost is not measured. A call shorter than
+        `sustained_below_s` is warmed up until an accelerator's clock has settled under it.
+        `declared` goes to the record (see docs/explanation/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was
         busy: then it was not waited for; ValueError for an unknown cache mode.
@@ -210,14 +210,14 @@ class Measure:
     ) -> float:
         """Median time of a function that does `work`, with its rates and all possible checks.
 
-        Outside of the timed region one call is examined: the FLOPs declared must be those of the
-        products that it dispatches (`counted=False`: not compared; None: where it dispatches any),
-        the tensors it reads must be random (`inputs`: look at these instead; `()`: at none). After
-        the rounds the results of that call are overwritten, and `check` gets those of one more: a
-        function that has stopped working does not pass. `launch=False`: the function waits for an
-        accelerator itself, see `operators` of `median_s`. `ceiling`: the machine's own sustainable
-        one; a call near it is warmed up alike, see `bench.ceilings`. `bytes_bound` is a rate that
-        cannot be exceeded; that of FLOPs is the device's for `dtype`.
+        One call is examined outside of the timed region. The FLOPs declared must be those of the
+        products that it dispatches. `counted=False` does not compare them, None only if it
+        dispatches any. The tensors it reads must be random; `inputs` names others to examine, `()`
+        none. After the rounds the results of that call are overwritten, and `check` gets those of
+        one more, so a function that has stopped working does not pass. `launch=False`: the function
+        waits for an accelerator itself, see `operators` of `median_s`. `ceiling`: this machine's
+        sustainable rate; a call near it is warmed up as long, see `bench.ceilings`. `bytes_bound`
+        is a rate that cannot be exceeded; the bound of FLOPs is the device's for `dtype`.
         """
         __tracebackhide__ = True
         launches_alone = launch or self.device.type == "cpu"

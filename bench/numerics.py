@@ -1,7 +1,7 @@
-"""What products keep of their numbers: subnormal ones and the bits of a fraction.
+"""Which numbers products preserve: subnormal ones, and the bits of a fraction.
 
-Every number is a power of two, or 1 and a single further bit: no rounding explains a result that is
-not the exact one.
+Every number is a power of two, or 1 and a single further bit, so rounding explains no inexact
+result.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ COLUMNS = 64
 def may_flush(dtype: str, device: torch.device) -> bool:
     """Whether 0 is a legal outcome for a subnormal number, by what the format or the unit promises.
 
-    IEEE 754 keeps subnormals in fp64, fp32 and fp16, and OCP's specifications do in fp8 and fp4.
-    Nobody promises it of bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
-    Architecture Instruction Set Extensions, TDPBF16PS). An MI200 does in fp16 too (AMD, MI200 MFMA
-    behavior specifics), and Metal in any.
+    IEEE 754 keeps subnormals in fp64, fp32 and fp16, OCP's specifications in fp8 and fp4. No
+    standard requires it for bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
+    Architecture Instruction Set Extensions, TDPBF16PS). An MI200 also flushes fp16 (AMD, MI200 MFMA
+    behavior specifics), and Metal any dtype.
     """
     if device.type == "cuda" and dtype == "fp16":
         return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")).startswith(

@@ -130,8 +130,7 @@ def assert_waited(
 def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
     """Random integers in fp32, the same wherever they are made: their sums are exact in any order.
 
-    A block of random ones repeated: its length is prime, so a chunk that goes astray does not meet
-    its own values.
+    One random block repeats. Its length is prime, so a misplaced chunk does not meet equal values.
     """
     generator = torch.Generator().manual_seed(rank)
     block = (

@@ -1,4 +1,4 @@
-"""MFU of well-written training steps, which a card must reach. Unrun on a real card."""
+"""The MFU that well-written training steps must reach on a card. Not yet run on a real card."""
 
 from __future__ import annotations
 

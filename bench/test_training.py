@@ -85,7 +85,7 @@ def record_rates(
     ceilings: Ceilings,
     peak: float | None,
 ) -> None:
-    """Tokens per second, MFU and HFU, and the same shares of this machine's own ceiling."""
+    """Tokens per second, MFU and HFU, and the same shares of this machine's best rate."""
     model, hardware = flops.model, flops.hardware
     shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, "sustainable", ceilings, peak)
     measure.declare(**shares)

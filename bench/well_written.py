@@ -83,8 +83,8 @@ def largest_batch(
 ) -> int:
     """The largest power of two that fits; 0 where not even 1 does.
 
-    What a step keeps grows in proportion to the batch, on top of weights and optimizer state: two
-    predictions tell all.
+    A step's memory is weights and optimizer state, plus a part in proportion to the batch. So two
+    predictions determine it.
 
     >>> largest_batch(100e9, lambda batch: 20e9 + 3e9 * batch)
     16

@@ -80,8 +80,8 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
 
 
 def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
-    """The pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last
-    query all keys.
+    """The pairs that a causal mask leaves: query i sees the first i keys; with `at_end`, the last
+    query sees all keys.
 
     The two differ where there are more keys than queries. Queries beyond the last key see all keys.
     """
@@ -93,7 +93,7 @@ def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
 
 
 def _of_pairs(whole: Attention, share: Fraction) -> Attention:
-    """Attention over a share of the pairs that no window or triangle describes, as queries of one
+    """Attention over a share of pairs without the form of a window or triangle: queries with one
     key each.
     """
     return replace(whole, batch=1, heads=1, query_length=int(whole.scores * share), key_length=1)

@@ -89,8 +89,8 @@ def cached_config(name: str) -> Mapping[str, Any]:
 def from_library(values: Mapping[str, Any]) -> CountedModel:
     """The model of a config's values as transformers builds it.
 
-    Raises ValueError for a type that the library does not know, and for values that it refuses.
-    Raises it also for keys of a decoder that neither the formulas nor the library know. Warns of
+    Raises ValueError for a type that the library does not know, and for values that it refuses. It
+    also raises ValueError for decoder keys that neither the formulas nor the library know. Warns of
     other keys that the library ignores. Raises ImportError without the library.
     """
     net = net_of(values, attention="eager", experts="batched_mm").eval()

@@ -1,5 +1,5 @@
-"""How the calls of an operator are counted: its formula, its kind of work, and which of its bytes
-move.
+"""How the calls of an operator are counted: its formula, its kind of work, and the bytes that it
+moves.
 """
 
 from __future__ import annotations

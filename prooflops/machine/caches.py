@@ -16,8 +16,8 @@ from prooflops_gate.machine import cpu, limits
 class Caches:
     """Bytes of data cache by level, `{"L1": ..., "L2": ..., "L3": ...}`; empty if unknown.
 
-    `levels` serve the whole device, `core_levels` one core of a CPU. In a virtual machine or a
-    container both may be the host's.
+    `levels` serve the whole device, `core_levels` a single CPU core. In a virtual machine or a
+    container both may be those of the host.
     """
 
     levels: Mapping[str, int] = field(default_factory=dict)

@@ -47,11 +47,11 @@ class Conditions(dict[str, Any]):
         return ANOTHER_PROCESS if self["before"].get("processes", 1) > 1 else ""
 
     def start_rounds(self) -> None:
-        """Leaves out of `during` what was sampled so far."""
+        """Drops the samples taken so far from `during`."""
         self.sampler.restart()
 
     def before_round(self) -> None:
-        """Looks at the speed of a CPU's core."""
+        """Measures the speed of a CPU's core."""
         if self.core is not None:
             self.core.look()
 

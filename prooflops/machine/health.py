@@ -1,6 +1,6 @@
-"""What this machine shows as the cause of a low figure: clock, limits, heat, link, errors, rivals.
+"""Causes of a low figure that this machine shows: clock, limits, heat, link, errors, other work.
 
-Readings by NVML, each optional: a driver or another vendor that does not answer shows no cause.
+NVML reads each of them if it can: without an answer from the driver there is no cause to show.
 Unrun on a real card.
 """
 

@@ -1,4 +1,4 @@
-"""Which CPU this is, and which hypervisor lends it, where its name tells neither."""
+"""Which CPU this is, and under which hypervisor, where its name tells neither."""
 
 from __future__ import annotations
 

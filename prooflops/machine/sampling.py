@@ -74,7 +74,7 @@ class Sampler:
 class AfterWork(Sampler):
     """Reads the clock of a CPU once, right after the work: AVX-512 and AMX lower it for a while.
 
-    A thread that reads it meanwhile would occupy a core of the work.
+    A thread that reads it during the work would occupy one of its cores.
     """
 
     def __init__(self) -> None:
