@@ -219,18 +219,11 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
     ), done.output
 
 
-@pytest.mark.parametrize(
-    ("end", "budget", "why"),
-    [
-        ("time.sleep(60)", "0.03", "was ended after 2 s (--gate-budget)"),
-        ("os.abort()", "5", "SIGABRT"),
-    ],
-)
-def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign, end, budget, why):
-    (foreign / "work.py").write_text(f"import os, time\nSTEPS = 1\ndef busy(steps=0):\n    {end}\n")
-    done = run(foreign, ONE, "--gate-noise-floor", "--gate-budget", budget)
+def test_a_process_that_crashes_fails_its_tests(foreign):
+    (foreign / "work.py").write_text("import os\nSTEPS = 1\ndef busy(steps=0):\n    os.abort()\n")
+    done = run(foreign, ONE, "--gate-noise-floor")
     assert done.code == 1
-    assert why in done.output
+    assert "SIGABRT" in done.output
     assert f"FAILED {ONE}" in done.output, done.output
 
 

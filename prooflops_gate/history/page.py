@@ -29,14 +29,12 @@ MOST_UNFOLDED = 24
 PLOT_HEIGHT = 230.0
 # Smaller noise does not fill the height of a plot.
 LEAST_HEIGHT_SHARE = 0.02
-# An axis from 0 would press a smaller range into few lines.
-LEAST_SHARE_FROM_ZERO = 0.4
 COMMITS_ON_AXIS = 6
 LEVEL_SERIES = 1
 FOOT = (
     "A point is a record, and links to its commit where the remote's address is known. A dashed "
     "line marks a change of level, found by ranks, and names its first commit. Level lines are "
-    "medians. A zigzag marks an axis that does not begin at 0."
+    "medians. The zigzag says that the axis does not begin at 0."
 )
 
 
@@ -183,26 +181,22 @@ def plot(trend: Trend, address: str) -> Plot:
 
 
 def time_axis(times_s: Sequence[float]) -> Axis:
-    """From 0 where the times take up much of that range; else broken, which the drawing marks."""
+    """The range of the times, broken above 0, which the drawing marks."""
     low, high = min(times_s), max(times_s)
-    if high - low >= LEAST_SHARE_FROM_ZERO * high:
-        return Axis(unit="s", low=0.0)
     middle = (high + low) / 2
     half = max((high - low) / 2, LEAST_HEIGHT_SHARE * high)
     return Axis(unit="s", low=middle - half, high=middle + half, is_broken=True)
 
 
 def commit_axis(records: Sequence[Summary]) -> Axis:
-    """Commits and their dates, evenly spaced; of one day's records the times as well."""
+    """Commits and their dates, evenly spaced."""
     last = len(records) - 1
     steps = min(last, COMMITS_ON_AXIS - 1)
     places = {round(last * step / max(steps, 1)) for step in range(steps + 1)}
-    is_one_day = records[0].moment[:10] == records[-1].moment[:10]
-    shown = slice(5, 16) if is_one_day else slice(10)
     ticks: dict[float, str] = {}
     for place in sorted(places):
-        date = records[place].moment[shown].replace("T", " ")
-        ticks[place] = "\n".join(filter(None, [commit_name(records[place]), date]))
+        words = [commit_name(records[place]), records[place].moment[:10]]
+        ticks[place] = "\n".join(filter(None, words))
     return Axis(ticks=ticks)
 
 

@@ -135,26 +135,13 @@ def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path, kills):
     assert f"{records.baseline(tmp_path, 'main')}.json" in found
 
 
-NUMBERS = [
-    0,
-    -1,
-    1,
-    10**400,
-    10**25,
-    1e308,
-    5e-324,
-    -0.0,
-    math.nan,
-    math.inf,
-    -math.inf,
-    True,
-    False,
-]
 LEAVES = (
     st.none()
-    | st.sampled_from(NUMBERS)
+    | st.booleans()
+    | st.integers()
+    | st.floats()
     | st.text(max_size=3)
-    | st.sampled_from(["nan", "1e999", "holds", "2.0"])
+    | st.sampled_from([10**400, "nan", "1e999", "holds", "2.0"])
 )
 VALUES = st.recursive(
     LEAVES,
