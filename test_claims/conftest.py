@@ -46,4 +46,4 @@ def gloo():
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("needs a torch with torch.distributed and gloo")
     if distributed.is_initialized():
-        pytest.skip("needs to run outside a job of several processes")
+        pytest.skip("must not run inside a job of several processes")

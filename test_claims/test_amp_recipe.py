@@ -53,7 +53,7 @@ def test_the_fp8_kernel_multiplies_as_the_trained_layers_do(device, dtype, m, k,
     narrow_weight = weight.to(low_precision.E4M3)
     got = applied(scaled_fp8_product, narrow, narrow_weight, x_scale, 1.0)
     if got is None:
-        pytest.skip(f"this torch multiplies no fp8 on {device}")
+        pytest.skip(f"this torch has no fp8 product on {device}")
 
     held = low_precision.through_fp8(x / x_scale, dtype, scaled=False) * x_scale
     held_weight = low_precision.through_fp8(weight, low_precision.E4M3, scaled=False)

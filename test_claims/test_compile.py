@@ -257,7 +257,7 @@ def test_fused_operations_are_faster_than_one_after_the_other(fused, x, speed):
 @pytest.mark.needs("c++")
 def test_of_few_elements_a_compiled_call_is_slower_than_the_operations(device, x, speed):
     if device.type != "cpu":
-        pytest.skip("on a GPU launches can take longer than the call of a compiled function")
+        pytest.skip("on a GPU the launches can take longer than calling the compiled function")
     small = x[:4]
     as_one = compiled(fresh(scaled), small)
     claim = "compiled against uncompiled, 4 elements"

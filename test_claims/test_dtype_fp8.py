@@ -104,7 +104,7 @@ def test_sheets_have_fp8_rates_from_compute_capability_8_9_on():
 @pytest.mark.needs("cuda")
 def test_fp8_is_multiplied_from_compute_capability_8_9_on(device):
     if torch.version.hip:
-        pytest.skip("compute capabilities are NVIDIA's")
+        pytest.skip("only NVIDIA GPUs have a compute capability")
     capability = torch.cuda.get_device_capability(device)
     ones = torch.ones(16, 32, device=device).to(E4M3)
     product = applied(scaled_fp8_product, ones, ones, 2.0, 3.0)
@@ -187,7 +187,7 @@ def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, 
         narrow = (x / scale).to(dtype)
         product = applied(scaled_fp8_product, narrow, (2 * w).to(E4M3), scale, 0.5)
         if product is None:
-            pytest.skip("this torch multiplies no fp8 on a CPU")
+            pytest.skip("this torch has no fp8 product on a CPU")
         error = (product / exact - 1).abs().max().item()
         equal(error <= bound, fits, "whether the product is right", error=error, scale=scale)
 
@@ -288,7 +288,7 @@ def values_of_a_cast_from_fp4(packed):
 def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record_figure):
     dtype = getattr(torch, "float4_e2m1fn_x2", None)
     if dtype is None:
-        pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
+        pytest.skip("this torch has no fp4 dtype: needs torch 2.8 or later")
     bits = torch.arange(256, dtype=torch.uint8, device=device).view(16, 16)
     packed = bits.view(dtype)
     equal(packed.t().contiguous().view(torch.uint8), bits.t(), "bits transposed")

@@ -88,7 +88,7 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
     wide = torch.randn(n, n)
     narrow = wide.to(E4M3)
     if applied(torch.matmul, narrow, narrow) is None:
-        pytest.skip("this torch multiplies no fp8 on a CPU")
+        pytest.skip("this torch has no fp8 product on a CPU")
     what = f"{n}^3 matmul in fp8 against fp32"
     speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, what, pairs=15)
 

@@ -123,7 +123,7 @@ class WeightOnly:
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
             pytest.skip("torch's int4 product needs compute capability 8.0")
         if device.type not in ("cpu", "cuda"):
-            pytest.skip(f"torch has no product with quantised weights on {device.type}")
+            pytest.skip(f"torch has no product with quantised weights for {device.type}")
         self.device, self.width = device, width
         # Equal neighbours, so that it does not matter which of two nibbles comes first.
         top = 127 if device.type == "cpu" else 7

@@ -370,7 +370,7 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
     record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch")
     if not differing:
         # MKL has a setting for that.
-        pytest.skip("this library keeps one order of its sums for all batches")
+        pytest.skip("this library sums in the same order at every batch size")
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")

@@ -153,5 +153,5 @@ class Speed:
             bound for bound in (at_least, at_most, low, high) if ratio.low <= bound <= ratio.high
         )
         noise = f"this machine's noise ({ratio.noise_percent:.0f} %)"
-        side = f"on which side of {bound:g} the ratio of times is"
-        pytest.skip(f"{noise} leaves open {side}: {claim}: {ratio}")
+        side = f"whether the ratio of times is above or below {bound:g}"
+        pytest.skip(f"{noise} is too large to tell {side}: {claim}: {ratio}")
