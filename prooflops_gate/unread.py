@@ -90,12 +90,16 @@ def differing(here: Side, other: Side) -> list[str]:
     if commit is None or top is None:
         return []
     changed = git.output(top, "diff", "--name-only", "-z", "--no-renames", commit, "--")
-    # git reads a file again that is as new as its index, as all are in a fresh checkout.
-    git.output(other.root, "update-index", "-q", "--refresh", "--force-write-index")
     names = [*filter(None, (changed or "").split("\0")), *git.untracked(top, "--exclude-standard")]
     if changed is None or len(names) > MOST_FILES or any((top / name).is_dir() for name in names):
         return []
-    return [os.path.relpath(top / name, here.root) for name in names]
+    files = [os.path.relpath(top / name, here.root) for name in names]
+    # git reads a file again that is of its index's second, as all are in a fresh checkout.
+    for path in (other.root / name for name in files):
+        with suppress(FileNotFoundError):
+            os.utime(path, (0, 0), follow_symlinks=False)
+    git.output(other.root, "update-index", "-q", "--refresh", "--force-write-index")
+    return files
 
 
 def there(root: Path, name: str) -> Path:
