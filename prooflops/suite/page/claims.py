@@ -87,7 +87,7 @@ def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:
 
 
 def claims_section(report: RunReport) -> Section:
-    """All claims by topic, folded, with a search; before them what is unchecked."""
+    """All claims by topic, folded, with a search; before them counts, and what is unchecked."""
     left_open = [
         f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
         for reason, names in unchecked(report.claims)
@@ -98,12 +98,21 @@ def claims_section(report: RunReport) -> Section:
         parts.append(Section(topic, parts=claims, is_folded=True))
     return Section(
         "Claims",
-        remarks=left_open,
+        _counts(report),
+        left_open,
         answer=highlights.sentence(report) if report.claims else "",
         parts=parts,
         anchor="claims",
         can_search=True,
     )
+
+
+def _counts(report: RunReport) -> list[list[str]]:
+    """The number of claims by verdict, in one row; the search shows its verdicts in this order."""
+    if not report.claims:
+        return []
+    counted = report.counts
+    return [[*counted], [str(number or "·") for number in counted.values()]]
 
 
 def _claim(report: RunReport, each: Verdict) -> Section:
