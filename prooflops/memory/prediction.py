@@ -231,10 +231,10 @@ def predicted_memory(
 
     >>> with predicted_memory("cpu") as held:
     ...     row = torch.ones(256)
-    ...     held.mark("row")
+    ...     live_bytes = held.mark("row")
     ...     pairs = row[:, None] * row
     ...     del pairs
-    >>> held.phases["row"].live_bytes, held.live_bytes, held.peak_bytes
+    >>> held.phases["row"].live_bytes, live_bytes, held.peak_bytes
     (1024, 1024, 263168)
     """
     device = _target(device)

@@ -1,6 +1,7 @@
 """`prooflops.model_report` gives the page's figures of a module, and leaves it as it is."""
 
 import copy
+import importlib.util
 import json
 import random
 import re
@@ -51,7 +52,8 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(tmp_path):
             report.save(wrong)
     assert report._repr_html_().startswith('<iframe srcdoc="&lt;!')
     assert report.to_dict()["flops"]["forward"] == report.flops_forward
-    assert report.to_dataframe().loc["2", "forward_flops"] == 2 * BATCH * LAYER
+    if importlib.util.find_spec("pandas"):
+        assert report.to_dataframe().loc["2", "forward_flops"] == 2 * BATCH * LAYER
 
 
 def test_without_pandas_a_table_is_refused_with_what_to_do(monkeypatch):
