@@ -1,4 +1,4 @@
-"""The workflows that docs/how-to/ci.md tells its readers to use.
+"""The workflows that docs/how-to/ci.md tells its readers to use, and the tutorials.
 
 Every shell step of them runs, in a fresh folder.
 
@@ -6,8 +6,11 @@ Only what needs a network, GitHub or GitLab is replaced: `apt-get` does nothing,
 keep comments in a file.
 """
 
+import doctest
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 import yaml
 
 from meta_tests.conftest import ROOT, child_environment
+from meta_tests.golden import masked
 from meta_tests.prooflops_gate.foreign_repo import ALONE, commit_all, import_path, run_git
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.options import HISTORY
@@ -29,7 +33,9 @@ GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").rea
 PYTEST = "#!{python}\nimport sys, pytest\nsys.exit(pytest.main())\n"
 PIP = """#!{python}
 import os, sys
-assert sys.argv[1:] == ["install", os.environ["PROOFLOPS"], "-e", "."], sys.argv
+install, path, *more = (word for word in sys.argv[1:] if word != "-q")
+assert install == "install" and more in ([], ["-e", "."], ["./prooflops"]), sys.argv
+assert os.path.exists(os.path.join(path, "pyproject.toml")), sys.argv
 """
 PYTHON = """#!{python}
 import os, shutil, sys
@@ -229,3 +235,36 @@ def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
 def test_the_action_does_not_check_out_over_what_was_built():
     used = [step.get("uses", "") for step in ACTION["runs"]["steps"]]
     assert not any("checkout" in each for each in used)
+
+
+def steps_of(page):
+    """A tutorial's files, each written by a command, and its commands with what each prints."""
+    for file, block in re.findall(
+        r"^```(?:python\n# (\S+)|console)\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    ):
+        if file:
+            yield f"cat > {file} <<'END'\n{block}END", ""
+        else:
+            yield from re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("tutorial", "view"), [("gate", masked), ("model", str)])
+def test_each_step_of_a_tutorial_prints_what_it_shows(tutorial, view, tmp_path, runner):
+    # The first command of a tutorial clones this.
+    source = tmp_path / "start" / "URL"
+    left_out = shutil.ignore_patterns(".*", "meta_tests", "results", "reports", "site")
+    shutil.copytree(ROOT, source, ignore=left_out)
+    run_git(source, "init", "-q")
+    commit_all(source)
+    for role in ("AUTHOR", "COMMITTER"):
+        runner |= {f"GIT_{role}_NAME": "ada", f"GIT_{role}_EMAIL": "ada"}
+    runner["PYTEST_ADDOPTS"] += " -p pytest_benchmark.plugin -o gate_by=time"
+    page = (ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")
+    commands, shown = zip(*steps_of(page), strict=True)
+    marked = "".join(f"{each}\necho {MARK!r}\n" for each in commands)
+    done = shell({"run": f"set +e\n{marked}"}, source.parent, runner)
+    *printed, _ = done.stdout.split(f"{MARK}\n")
+    as_shown = doctest.OutputChecker().check_output
+    for command, expected, got in zip(commands, shown, printed, strict=True):
+        alike = as_shown(view(expected), view(got), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+        assert alike, f"{command}\nshows\n{expected}\nand prints\n{got}"

@@ -1,0 +1,6 @@
+"""What a reader does with the words of a text."""
+
+
+def unique(words: list[str]) -> list[str]:
+    """Each word once, in the order of the alphabet."""
+    return sorted(set(words))
