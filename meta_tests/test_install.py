@@ -235,7 +235,7 @@ def test_a_model_is_examined_whatever_the_project_around_it_has(suite, tmp_path)
         suite, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick", cwd=project
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "N = 68 parameters" in done.stdout
+    assert "68 parameters, all trained" in done.stdout
     assert "one training step" in done.stdout
     assert list((project / "reports").glob("model-*tiny.py-factory.html"))
     assert list((project / ".prooflops").rglob("*.json"))

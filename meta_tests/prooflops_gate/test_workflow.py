@@ -86,6 +86,7 @@ def runner(foreign, tmp_path):
     tools.mkdir()
     programs = {"pytest": PYTEST, "pip": PIP, "python3": PYTHON, "gh": GH, "curl": CURL}
     programs |= dict.fromkeys(("sudo", "apt-get"), "#!/bin/sh\n")
+    programs["python"] = '#!/bin/sh\nexec {python} "$@"\n'
     for name, script in programs.items():
         (tools / name).write_text(
             script.replace("{python}", sys.executable).replace("{mark}", MARK)

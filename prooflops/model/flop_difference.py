@@ -142,7 +142,7 @@ class ProductsOfParameters:
         self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
         self._of_node: defaultdict[int | None, list[_FactorsAndFlops]] = defaultdict(list)
-        # By storage: of each part of it the parameters that it comes from.
+        # The parts of each storage, with the parameters that they come from.
         self._spans: WeakKeyDictionary[Any, list[tuple[int, int, frozenset[int]]]]
         self._spans = WeakKeyDictionary()
         for index, parameter in enumerate(self.parameters):
