@@ -29,7 +29,7 @@ from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.decision_rule import is_large
-from prooflops_gate.task import Task
+from prooflops_gate.task import Pair, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
 from prooflops_gate.where import explained, worth_explaining
@@ -79,13 +79,7 @@ def compare(question: Question) -> Comparison:
     pairs = Pairs(question)
     question.say("a first pair of processes shows what there is to compare")
     began = time.monotonic()
-    why_same, pair = "", None
-    with closing(Unread(question.here, question.other)) as unread:
-        if unread.is_likely and not settings.by_is_given:
-            pair = pairs.first(LEAST, memory=())
-            why_same = unread.explains(pair)
-    if not (pair and why_same):
-        pair = pairs.first()
+    pair, why_same = first_of(question, pairs)
     if settings.in_turn:
         pairs.allow_turns(pair)
     first = seen_in(question, pair, time.monotonic() - began)
@@ -103,6 +97,19 @@ def compare(question: Question) -> Comparison:
 
     times, counted = timed_and_counted(question, first, pace, memory, sample)
     return summed_up(question, pairs, first, pace, times, memory, counted)
+
+
+def first_of(question: Question, pairs: Pairs) -> tuple[Pair, str]:
+    """The first pair, and why both its sides ran the same program, if they did.
+
+    It is a short one where that explains it.
+    """
+    with closing(Unread(question.here, question.other)) as unread:
+        if unread.is_likely and not question.settings.by_is_given:
+            short = pairs.first(LEAST, memory=())
+            if why_same := unread.explains(short):
+                return short, why_same
+    return pairs.first(), ""
 
 
 def same_program(question: Question, first: FirstPair, rule: TimeRule, why: str) -> Comparison:
@@ -137,7 +144,8 @@ def timed_and_counted(
     left_s = question.ends - time.monotonic()
     both = first.measured.pairs.values()
     share_s = pace.counting_s(by, both, left_s)
-    counts_first = by != TIME and (share_s == left_s or is_busy(both))
+    do_times_fit = share_s < left_s
+    counts_first = by != TIME and (not do_times_fit or is_busy(both))
     examined = tuple(timed.test for timed in first.after.values())
     template = Task(examined=examined, repeated=pace.repeated)
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
@@ -147,7 +155,7 @@ def timed_and_counted(
         if counts_first:
             counted = to_count(question, first, pace, times, time.monotonic() + share_s)
             expected_s = pace.expected_s + PAIRS_OF_MOST_COUNTS * counted.pair_s(counted.names)
-            why = "other work disturbed most" if share_s < left_s else "8 pairs of times do not fit"
+            why = "other work disturbed most" if do_times_fit else "8 pairs of times do not fit"
             order = f"instructions decide first, as {why}"
             question.say(f"{order}: {of_budget(expected_s, left_s)}")
         else:
@@ -159,7 +167,7 @@ def timed_and_counted(
         began = time.monotonic()
         count(counted, sample, question.say)
         if by != INSTRUCTIONS:
-            look = rule.plan.looks[0] if share_s < left_s else 0
+            look = rule.plan.looks[0] if do_times_fit else 0
             times.go_on(settled(counted, times), pace.later(time.monotonic() - began), look)
             exhaust(timing, sample, question.say)
     except KeyboardInterrupt as stop:

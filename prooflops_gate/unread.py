@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Unread:
 
     def __init__(self, here: Side, other: Side) -> None:
         self.files = differing(here, other)
+        settle(other.root, self.files)
         paths = {there(side.root, name) for side in (here, other) for name in self.files}
         self._descriptor = -1
         libc = ctypes.CDLL(None)
@@ -93,13 +95,19 @@ def differing(here: Side, other: Side) -> list[str]:
     names = [*filter(None, (changed or "").split("\0")), *git.untracked(top, "--exclude-standard")]
     if changed is None or len(names) > MOST_FILES or any((top / name).is_dir() for name in names):
         return []
-    files = [os.path.relpath(top / name, here.root) for name in names]
-    # git reads a file again that is of its index's second, as all are in a fresh checkout.
-    for path in (other.root / name for name in files):
+    return [os.path.relpath(top / name, here.root) for name in names]
+
+
+def settle(checkout: Path, files: Sequence[str]) -> None:
+    """Keeps git from opening these files of a fresh checkout.
+
+    It reads a file again that is of its index's second, as all are there.
+    """
+    for path in (checkout / name for name in files):
         with suppress(FileNotFoundError):
             os.utime(path, (0, 0), follow_symlinks=False)
-    git.output(other.root, "update-index", "-q", "--refresh", "--force-write-index")
-    return files
+    if files:
+        git.output(checkout, "update-index", "-q", "--refresh", "--force-write-index")
 
 
 def there(root: Path, name: str) -> Path:

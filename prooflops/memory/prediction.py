@@ -108,30 +108,32 @@ class PredictedMemory(Phases[PredictedBytes]):
         """
         self._known()
         ledger = self._ledger
-        classes = [*(self._classes.get(name, name) for name in ledger.phase_names), ""]
 
-        def size_of(storage: Storage) -> int:
-            in_class = storage.class_name or classes[storage.phase]
+        def size_of(storage: Storage, in_class: str) -> int:
             # What a backward pass frees is no gradient yet.
             is_kept = not storage.is_temporary or in_class == "optimizer state"
             is_sharded = is_kept and zero_stage >= SHARDED_FROM_STAGE.get(in_class, UNSHARDED)
             return -(-storage.size // devices) if is_sharded else storage.size
 
         events = ledger.events[: ledger.phase_ends[-1]]
-        return Requests(events, [size_of(storage) for storage in ledger.storages])
+        return Requests(events, [*map(size_of, ledger.storages, self._class_of_each())])
 
     def requests_if_doubled(self) -> Requests:
         """The requests of a size twice as large, if activations and what passes grow with it."""
-        requests, storages = self.requests(), self._ledger.storages
-        classes = [*(self._classes.get(name, name) for name in self._ledger.phase_names), ""]
+        requests = self.requests()
+        described = zip(self._ledger.storages, self._class_of_each(), strict=True)
         sizes = []
-        for size, storage in zip(requests.sizes, storages, strict=True):
-            in_class = classes[storage.phase]
+        for size, (storage, in_class) in zip(requests.sizes, described, strict=True):
             grows = in_class in ("inputs", "activations") or (
                 in_class == "gradients" and storage.is_temporary
             )
             sizes.append(2 * size if grows and storage.class_name is None else size)
         return Requests(requests.events, sizes)
+
+    def _class_of_each(self) -> list[str]:
+        """The class of each storage: its name, else that of the phase which allocated it."""
+        phases = [*(self._classes.get(name, name) for name in self._ledger.phase_names), ""]
+        return [each.class_name or phases[each.phase] for each in self._ledger.storages]
 
     @property
     def charged_peak_bytes(self) -> int | None:

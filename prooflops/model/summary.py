@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from prooflops.model.examination import Examination
 from prooflops.model.flop_difference import ExplainedFlops
@@ -83,16 +82,11 @@ def peak_text(memory: StepMemory | None) -> str:
 
 def peak_classes(memory: StepMemory) -> dict[str, int]:
     """The predicted bytes at the peak by class, in the order of CLASSES."""
-    sums: Mapping[str, int] = _sums(memory.at_peak)
-    return {name: sums[name] for name in CLASSES if sums.get(name)}
-
-
-def _sums(at_peak: Mapping[str, int]) -> Mapping[str, int]:
-    sums: defaultdict[str, int] = defaultdict(int)
-    for name, size in at_peak.items():
+    sums = dict.fromkeys(CLASSES, 0)
+    for name, size in memory.at_peak.items():
         known = "parameters" if name == "buffers" else name
         sums[known if known in CLASSES else WORKSPACE] += size
-    return sums
+    return {name: size for name, size in sums.items() if size}
 
 
 def missing_text(examination: Examination) -> str:

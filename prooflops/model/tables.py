@@ -80,9 +80,8 @@ def answer_box(examination: Examination) -> Section:
     if step:
         bound = bound_sentence(step, examination.unknown)
     peak, plot = peak_text(memory), None
-    if memory and memory.row(PEAK).known_bytes:
+    if memory and (total := memory.row(PEAK).known_bytes):
         device, capacity = _memory_of_device(examination)
-        total = memory.row(PEAK).known_bytes or 0
         if capacity:
             part = f"{total / capacity:.1%}" if total > capacity / 1000 else "under 0.1%"
             peak += f"; {part} of the {bytes_text(capacity)} of {device}"
@@ -108,6 +107,8 @@ def _memory_of_device(examination: Examination) -> tuple[str, int | None]:
 def peak_plot(memory: StepMemory, capacity: int | None, device: str) -> Plot | None:
     """A bar of the classes at the peak, with the device's memory where it is in sight."""
     classes = peak_classes(memory)
+    if not classes:
+        return None
     blocks = []
     end = 0
     for series, (name, size) in enumerate(classes.items()):
@@ -116,18 +117,14 @@ def peak_plot(memory: StepMemory, capacity: int | None, device: str) -> Plot | N
         end += size
     in_sight = capacity is not None and end >= LEAST_SHARE_IN_SIGHT * capacity
     rules = [Rule(capacity, f"memory of {device}")] if capacity and in_sight else []
-    return (
-        Plot(
-            "the peak by class",
-            Axis("bytes at the peak, predicted", "B", low=0.0),
-            Axis(rows=("peak",)),
-            blocks=blocks,
-            rules=rules,
-            legend=tuple(classes),
-            height=120.0,
-        )
-        if classes
-        else None
+    return Plot(
+        "the peak by class",
+        Axis("bytes at the peak, predicted", "B", low=0.0),
+        Axis(rows=("peak",)),
+        blocks=blocks,
+        rules=rules,
+        legend=tuple(classes),
+        height=120.0,
     )
 
 

@@ -63,9 +63,9 @@ def _branch(row: ModuleRow, children: dict[str, list[ModuleRow]]) -> Branch:
         if not (branch.parts or child.calls or child.parameters):
             continue
         if parts and parts[-1].figures == branch.figures:
-            first = parts[-1].name.partition("-")[0]
-            branch = Branch(f"{first}-{branch.name}", parts[-1].row, branch.parts, parts[-1].count)
-            parts[-1] = Branch(branch.name, branch.row, branch.parts, branch.count + 1)
+            alike = parts.pop()
+            name = f"{alike.name.partition('-')[0]}-{branch.name}"
+            parts.append(Branch(name, alike.row, branch.parts, alike.count + 1))
         else:
             parts.append(branch)
     return Branch(row.name.rpartition(".")[2], row, tuple(parts))

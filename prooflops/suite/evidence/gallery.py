@@ -43,7 +43,7 @@ def write_gallery(folder: Path) -> None:
 def gallery(runs: Sequence[Run]) -> str:
     """The text of the gallery: runs that it takes, and those that it lists apart."""
     taken = [run for run in runs if not why_refused(*run)]
-    apart = [run for run in runs if run not in taken]
+    apart = [run for run in runs if why_refused(*run)]
     text = f"{HEAD}\n{table(taken)}"
     if apart:
         text += f"\n## In part, or by an older measuring method\n\n{table(apart)}"
