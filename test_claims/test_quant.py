@@ -155,7 +155,10 @@ class WeightOnly:
 
 @pytest.fixture(params=[1, 2])
 def weight_only(device, request):
-    return WeightOnly(device, request.param * (1024 if device.type == "cpu" else 4096))
+    if device.type == "cpu":
+        # In fp32 36 MiB and more: reading weights that lie in a cache does not dominate the time.
+        return WeightOnly(device, 1024 * (2 + request.param))
+    return WeightOnly(device, 4096 * request.param)
 
 
 @pytest.mark.claim("quant.faster")

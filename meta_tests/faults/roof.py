@@ -25,13 +25,6 @@ def a_relu_of_16_bits_casts_first(clamp_min, x, least, out=None):
     return clamp_min(x, least, out=out)
 
 
-@fault("roof.matvec", instead_of="torch.mv")
-def a_matrix_is_multiplied_by_a_vector_ten_times(mv, matrix, vector, out=None):
-    for _ in range(9):
-        mv(matrix, vector)
-    return mv(matrix, vector, out=out)
-
-
 @fault(
     "roof.accelerator-300 roof.mfu-min-one roof.most-others roof.below-is-memory-bound roof.rough",
     instead_of="accounting.roofline.ridge_point",
