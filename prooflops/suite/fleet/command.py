@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,8 @@ from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 MOST_PRINTED_ROWS = 20
 SLOW_HEAD = ["machine", "", "slower by"]
 FOOT = (
-    "“~”: less than 3 %, or than both spreads together, by which two runs of one machine may "
-    "differ. Times are compared at equal work, else rates. Contended measurements are omitted."
+    "“~” marks a difference that two runs of one machine may have: less than 3 %, or than both "
+    "spreads together. Contended measurements are omitted."
 )
 
 
@@ -54,19 +55,27 @@ def publish(
 
 def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
     """What changed, slow machines, then the tables that have rows, the verdicts first."""
-    shown = side_by_side.columns(runs)
-    lead = side_by_side.changes(shown)
+    slow = [machine for fleet in found for machine in fleet.slow]
+    shown = side_by_side.columns(runs, [machine.node for machine in slow])
+    lead = [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
     if len(runs) == 1:
-        lead = ["one run: there is no other to compare it with"]
-    lead += [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
+        lead.append("only one run was given, so there is nothing to compare it with")
+    elif len(shown) == len(runs):
+        lead = side_by_side.changes(shown) + lead
+    else:
+        answers = Counter(run.answer for run in {run.node: run for run in runs}.values())
+        counted = ", ".join(f"{number} {answer}" for answer, number in answers.items())
+        lead.append(f"the newest runs of the machines: {counted}")
+        lead.append("the tables have the machines that stand out, beside one that does not")
     partial = [run for run in runs if run.partial]
+    rows = [[machine.node, machine.state, f"{machine.slowdown:.1%}"] for machine in slow]
     return Page(
         title=f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}",
         kind=f"prooflops {__version__} · runs compared · to {runs[-1].date[:10]}",
         lead=[f"{line}." for line in lead],
         warnings=[f"part of a run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
-            Section("Slow machines", _slow_rows(found)),
+            Section("Slow machines", [SLOW_HEAD, *rows] if rows else ()),
             *tables_of(shown),
             Section("Not read", remarks=unreadable),
         ],
@@ -78,27 +87,18 @@ def sentence(fleet: Fleet) -> str:
     """How many machines of a kind are slow, and which slowdown would be named."""
     number = many(len(fleet.machines), "machine")
     if fleet.limit is None:
-        return f"{fleet.kind}, {number}: too few to name a slow one, which needs {FEWEST_MACHINES}"
+        return f"{fleet.kind}, {number}: {FEWEST_MACHINES} are needed to name a slow one"
     named = len(fleet.slow) or "none"
     return f"{fleet.kind}, {number}: {named} slower than the others by {fleet.limit:.1%} or more"
 
 
-def _slow_rows(found: Sequence[Fleet]) -> list[list[str]]:
-    rows = [
-        [machine.node, machine.state, f"{machine.slowdown:.1%}"]
-        for fleet in found
-        for machine in fleet.slow
-    ]
-    return [SLOW_HEAD, *rows] if rows else []
-
-
-def tables_of(shown: Sequence[side_by_side.Column]) -> Iterator[Section]:
+def tables_of(shown: Sequence[NodeRun]) -> Iterator[Section]:
     """The verdicts, the times and the claims side by side."""
-    titles = [column.title for column in shown]
-    delivered = side_by_side.delivered(shown)
-    yield Section("Does it deliver?", [["figure", *titles], *delivered])
+    titles = side_by_side.titles(shown)
+    yield Section("Does it deliver?", [["figure", *titles], *side_by_side.delivered(shown)])
     if times := side_by_side.times(shown):
-        yield Section(f"Time or rate, against {titles[0]}", [["benchmark", *titles], *times])
+        title = f"Time for the same work, against {titles[0]}"
+        yield Section(title, [["benchmark", *titles], *times])
     if claims := side_by_side.contested_claims(shown):
         yield Section("Claims that fail or differ", [["claim", *titles], *claims])
 

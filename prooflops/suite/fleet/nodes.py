@@ -1,4 +1,4 @@
-"""Reads the runs of many machines from folders or pytest-benchmark storages."""
+"""Reads the runs of many machines from folders and files."""
 
 from __future__ import annotations
 
@@ -14,48 +14,32 @@ from prooflops.suite.evidence.results import record_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
-from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import LARGEST, SMALLEST, UnreadableRecord, is_ignored
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-# An amount and its unit, as far as it was declared.
-Work = tuple[int, str] | None
-
 SOFTWARE = ("torch", "driver", "cuda", "hip")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The median time of one benchmark, what it did in this time, and at which rate."""
+    """The median of one benchmark: its rate, or without one its time; and its spread."""
 
-    time_s: float
+    value: float
+    unit: str = "s"
     spread: float = 0.0
-    work: Work = None
-    rate: tuple[float, str] | None = None
 
     @classmethod
     def of(cls, bench: Measurement) -> Timing:
-        work, rate = bench.work, bench.rate
-        if work and work[1] == "tokens":
-            rate = bench.number("tokens_per_s"), "tokens/s"
-        return cls(bench.median_s, bench.spread, work, rate)
+        if bench.has("tokens_per_s"):
+            return cls(bench.number("tokens_per_s"), "tokens/s", bench.spread)
+        return cls(*(bench.rate or (bench.median_s, "s")), bench.spread)
 
     def slowdown(self, first: Timing) -> float | None:
-        """By which factor it is slower than `first`: by time at equal work, else by the rates.
-
-        None where the work differs and the two have no rate in one unit.
-        """
-        if self.work == first.work:
-            return self.time_s / first.time_s
-        if self.rate and first.rate and self.rate[1] == first.rate[1]:
-            return first.rate[0] / self.rate[0]
-        return None
-
-    @property
-    def size(self) -> str:
-        """The work as text: "4.74 GFLOP"."""
-        return engineering(*self.work) if self.work else "undeclared work"
+        """The time for the work that `first` does in a unit of time; None without a common unit."""
+        if self.unit != first.unit:
+            return None
+        return self.value / first.value if self.unit == "s" else first.value / self.value
 
 
 @dataclass(frozen=True)
@@ -66,15 +50,22 @@ class NodeRun:
     """
 
     node: str
-    kind: str  # the device's name
+    # The name of the device.
+    kind: str
     date: str
-    software: Mapping[str, str]  # versions; one that is absent is empty
+    # Versions by name; one that is absent is empty.
+    software: Mapping[str, str]
     timings: Mapping[str, Timing]
-    verdicts: Mapping[str, str]  # each claim's
+    # The verdict of each claim.
+    verdicts: Mapping[str, str]
     figures: Sequence[delivery.Figure] = ()
     # Whether the machine delivers, as its page says it.
     answer: str = ""
     partial: str = ""
+
+    @property
+    def is_red(self) -> bool:
+        return self.answer == delivery.MISSES.word or "FAILS" in self.verdicts.values()
 
     @classmethod
     def of(cls, record: Any, *, contended: bool = False) -> NodeRun:
@@ -126,7 +117,7 @@ def short_name(name: str) -> str:
 
 
 def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
-    """The runs in these folders, files or storages, oldest first; and why others were unreadable.
+    """The runs in these folders and files, oldest first; and why others were unreadable.
 
     Raises ValueError for a source that is missing or has no record.
     """
@@ -134,47 +125,35 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
     unreadable: list[str] = []
     for source in sources:
         before = len(runs)
-        for name, read in _records(source):
+        for file in _records(source):
             try:
-                runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read))
+                runs.append(NodeRun.of(_content(file)))
             except UnreadableRecord as error:
-                unreadable.append(f"{name}: {error}")
+                unreadable.append(f"{file}: {error}")
             except Exception as error:
                 # Any file may be there; one that is no record stops no comparison.
                 unreadable.append(
-                    f"{name}: not a record of this suite ({type(error).__name__}: {error})"
+                    f"{file}: not a record of this suite ({type(error).__name__}: {error})"
                 )
         if len(runs) == before:
-            valid = "a folder, a file, or a storage of pytest-benchmark"
             raise ValueError(
-                f"compare {source}: no record of this suite in it; valid: {valid} "
-                "(file://..., elasticsearch+https://...)"
+                f"compare {source}: it has no record of this suite; name a folder of records, a "
+                "record, or a file of make evidence"
             )
     return sorted(runs, key=lambda run: run.date), unreadable
 
 
-def _records(source: str) -> Iterator[tuple[str, Any]]:
-    """The name of each record, with its content or its file."""
-    if "://" in source:
-        import logging
-
-        from pytest_benchmark import utils
-
-        load: Any = utils.load_storage
-        storage = load(
-            source, logger=logging.getLogger("prooflops"), netrc="", default_machine_id=None
-        )
-        yield from ((str(name), record) for name, record in storage.load())
-        return
+def _records(source: str) -> Iterator[Path]:
+    """The files that may be records."""
     path = Path(source)
     if not path.exists():
-        raise ValueError(f"compare {source}: there is no such folder or file")
+        raise ValueError(f"compare {source}: no such folder or file")
     files = [path]
     if path.is_dir():
         files = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
     for file in files:
         if file.parent.name not in ("baselines", "gate") and file.name != "verdicts.json":
-            yield str(file), file
+            yield file
 
 
 def _content(file: Path) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from prooflops.suite.fleet.nodes import NodeRun, Work, collected
+from prooflops.suite.fleet.nodes import NodeRun, Timing, collected
 
-# A benchmark, and the work that it did.
-BenchmarkWork = tuple[str, Work]
+# A benchmark, and the unit of its figure.
+Figure = tuple[str, str]
 
 # Smaller slowdowns are of no practical interest.
 LEAST_SLOWDOWN = 0.03
@@ -57,8 +57,8 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     """
     newest = {run.node: run for run in runs}
     first = {run.node: run for run in reversed(runs)}
-    times = collected(_times_of_work(run) for run in first.values())
-    middle = {key: median(group) for key, group in times.items()}
+    figures = collected(_figures(run) for run in first.values())
+    middle = {key: median(group) for key, group in figures.items()}
     found = {node: median_slowdown(run, middle) for node, run in first.items()}
     known = {node: slowdown for node, slowdown in found.items() if slowdown is not None}
     if len(known) < FEWEST_MACHINES:
@@ -78,16 +78,16 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     return Fleet(kind, list(first), limit, slow)
 
 
-def _times_of_work(run: NodeRun) -> dict[BenchmarkWork, float]:
-    """The times by benchmark and work, as arrays fit the free memory of their machine."""
-    return {(name, each.work): each.time_s for name, each in run.timings.items()}
+def _figures(run: NodeRun) -> dict[Figure, float]:
+    return {(name, each.unit): each.value for name, each in run.timings.items()}
 
 
-def median_slowdown(run: NodeRun, middle: Mapping[BenchmarkWork, float]) -> float | None:
+def median_slowdown(run: NodeRun, middle: Mapping[Figure, float]) -> float | None:
     """The slowdown of the machine as a whole; None if it ran less than half of the benchmarks."""
-    times = _times_of_work(run)
-    both = middle.keys() & times.keys()
-    slowdowns = [times[key] / middle[key] - 1 for key in both]
-    return (
-        median(slowdowns) if both and 2 * len(both) >= len({name for name, _ in middle}) else None
-    )
+    slowdowns = [
+        timing.slowdown(Timing(middle[name, timing.unit], timing.unit))
+        for name, timing in run.timings.items()
+        if (name, timing.unit) in middle
+    ]
+    known = [slowdown - 1 for slowdown in slowdowns if slowdown is not None]
+    return median(known) if known and 2 * len(known) >= len({name for name, _ in middle}) else None

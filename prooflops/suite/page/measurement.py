@@ -154,13 +154,6 @@ class Measurement:
         return None
 
     @property
-    def work(self) -> tuple[int, str] | None:
-        """What one call does: its FLOPs, else its bytes, else its tokens; None if undeclared."""
-        tokens = self.number("tokens_per_s") * self.median_s
-        amounts = {"FLOP": self.number("flops"), "B": self.number("bytes"), "tokens": tokens}
-        return next(((round(each), unit) for unit, each in amounts.items() if each > 0), None)
-
-    @property
     def arithmetic_rate(self) -> float | None:
         """FLOPs (for int8: operations) per second; None for streams and without arithmetic."""
         found = self.rate
