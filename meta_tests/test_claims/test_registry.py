@@ -17,6 +17,7 @@ PUBLISHED = {
     for slug in slugs.split()
 }
 MOST_WORDS = 30
+MOST_WORDS_A_SENTENCE = 25
 # Sources whose text, or a part of it, was not found again.
 NOT_AT_HAND = {"cs336-2025-transcript", "cs336-2026-einops", "cs336-summary", "google-bfloat16"}
 ON_RECORD = {claim.id for claim in REGISTRY.claims.values() if claim.on_record}
@@ -62,9 +63,15 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
         r"(It|That|This|Those|These|They|The same|At (that|those))\b", claim.statement
     )
     assert not opening, f"{claim.statement!r} is not readable alone: name what it speaks of"
-    assert not claim.condition.endswith("."), (
-        f"{claim.condition!r} follows 'holds if' and needs no full stop"
+    assert not re.search(r"[;:]|\.$", claim.condition), (
+        f"{claim.condition!r} follows 'holds if': make it one clause, the rest is a note"
     )
+    for text in filter(None, (claim.correction, claim.note)):
+        assert text.endswith("."), f"{text!r} is no sentence"
+    texts = [claim.statement, f"holds if {claim.condition}", claim.correction, claim.note]
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.?!]) ", text)]
+    long = [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS_A_SENTENCE]
+    assert not long, f"sentences of more than {MOST_WORDS_A_SENTENCE} words: {long}"
     verdict = claim.condition or claim.correction
     words = len(verdict.split())
     assert words <= MOST_WORDS, (
