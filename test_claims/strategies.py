@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from ast import literal_eval
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, cycle, product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import example, settings
@@ -14,6 +18,12 @@ from hypothesis import strategies as st
 
 from accounting.devices import has_dtype
 from accounting.formats import FORMATS
+from accounting.layout import is_contiguous
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # The dtype names of `accounting.formats` that this torch can allocate, with torch's own.
 # Not fp4: an element of torch's float4_e2m1fn_x2 holds two values.
@@ -120,26 +130,37 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class ViewChain:
-    """A fresh tensor whose values are their places in the storage, and view operations on it."""
+    """A fresh tensor whose values are their places in the storage, and view operations on it.
+
+    Where the dtype holds no number as large, several places have one value.
+    """
 
     shape: tuple[int, ...]
     steps: tuple[ViewStep, ...]
+    dtype: str = "int64"
 
     def base(self, device="cpu"):
-        return torch.arange(math.prod(self.shape), device=device).reshape(self.shape)
+        dtype = TORCH_DTYPES[self.dtype]
+        numbers = torch.arange(math.prod(self.shape), device=with_dtype(device, dtype))
+        return numbers.to(dtype).reshape(self.shape)
 
     def tensor(self, device="cpu"):
         """The base after all steps of the chain."""
-        x = self.base(device)
+        return self.viewed(self.base(device))
+
+    def viewed(self, x):
         for step in self.steps:
             x = step.of(x)
         return x
 
     def __repr__(self):
-        base = f"torch.arange({math.prod(self.shape)}).reshape({self.shape})"
+        dtype = TORCH_DTYPES[self.dtype]
+        base = f"torch.arange({math.prod(self.shape)}).to({dtype}).reshape({self.shape})"
         return base + "".join(map(repr, self.steps))
 
 
+# The dtypes in which views are tried.
+PLACED = ("int64", "fp32", "bf16", "bool", "fp16", "fp64")
 # The limits that keep a chain small enough to be counted element by element.
 FEW_ELEMENTS, MOST_DIMS = 64, 6
 
@@ -312,14 +333,15 @@ def view_chains(draw, most_steps=5, operations=VIEW_OPERATIONS):
     """
     dims = draw(st.sampled_from([2, 3, 4, 1, 0]))
     least = 0 if draw(seldom) else 1
-    chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
+    shape = draw(shapes((dims, dims), (least, 5)))
+    chain = ViewChain(shape, (), draw(st.sampled_from(PLACED)))
     x = chain.base()
     for _ in range(draw(st.integers(0, most_steps))):
         if not applicable(operations, x):
             break
         step = draw(view_steps(x, operations))
         x = step.of(x)
-        chain = ViewChain(chain.shape, (*chain.steps, step))
+        chain = replace(chain, steps=(*chain.steps, step))
     return chain
 
 
@@ -358,7 +380,129 @@ EACH_OPERATION = (
 
 def with_each_operation(test):
     """Has a property of chains tried on every operation before the random chains."""
-    for steps in EACH_OPERATION:
-        chain = ViewChain((2, 4, 6), view_steps_of(f".transpose(0, 2){steps}"))
+    for steps, dtype in zip(EACH_OPERATION, cycle(PLACED)):
+        chain = ViewChain((2, 4, 6), view_steps_of(f".transpose(0, 2){steps}"), dtype)
         test = example(chain=chain)(test)
     return test
+
+
+# The shapes of the sizes that a claim is tried at: kernels take a row of more than BLOCK elements
+# in parts, and share out more than SHARED elements among threads.
+BLOCK, SHARED = 512, 2**16
+SHAPES = {"empty": (0, 3), "one": (1, 1), "few": (3, 4), "wide": (2, 600), "many": (3, 25_000)}
+ALONE = ("empty", "one")
+# Layouts that take several elements.
+NOT_CONTIGUOUS = ("transposed", "every second", "expanded", "channels_last")
+
+
+def sizes_of(shape):
+    """The names of a shape's size."""
+    elements = math.prod(shape)
+    if elements < 2:
+        return {ALONE[elements]}
+    names = {"wide"} if max(shape) > BLOCK else set()
+    return names | ({"many"} if elements > SHARED else set()) or {"few"}
+
+
+def layouts_of(shape, strides, offset):
+    """The names of a layout."""
+    names = {"offset"} if offset else set()
+    used = sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1)
+    extents = [1, *(stride * size for stride, size in used)]
+    dense = all(stride == extent for (stride, _), extent in zip(used, extents, strict=False))
+    if is_contiguous(shape, strides):
+        return names | {"contiguous"}
+    if used[0][0] == 0:
+        return names | {"expanded"}
+    if dense and len(shape) == 4 and strides[1] == 1:
+        return names | {"channels_last"}
+    return names | {"transposed" if dense else "every second"}
+
+
+def laid_out(x, layout):
+    """The same values in another layout."""
+    if layout == "rows apart" and x.dim() > 2:
+        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
+    if layout == "transposed" and x.dim() > 1:
+        return x.mT.contiguous().mT
+    if layout == "every second":
+        return torch.stack([x, x], dim=-1).flatten(-2)[..., ::2]
+    return x
+
+
+class Case(NamedTuple):
+    """A tensor to try a claim on."""
+
+    dtype: str
+    layout: str = "contiguous"
+    size: str = "few"
+
+    def chain(self):
+        """The views of a fresh tensor that have this layout."""
+        rows, columns = SHAPES[self.size]
+        shape, steps = {
+            "contiguous": ((rows, columns), ""),
+            "transposed": ((columns, rows), ".transpose(0, 1)"),
+            "every second": ((rows, 2 * columns), ".slice(1, 0, None, 2)"),
+            "offset": ((rows + 1, columns), ".slice(0, 1, None, 1)"),
+            "expanded": ((1, columns), f".expand(({rows}, {columns}))"),
+            "channels_last": ((2, rows, columns, 3), ".permute((0, 3, 1, 2))"),
+        }[self.layout]
+        return ViewChain(shape, view_steps_of(steps), self.dtype)
+
+    def tensor(self, device, values=range(7)):
+        """These values in turn; by default small numbers, which every format holds exactly."""
+        chain = self.chain()
+        base = chain.base(device)
+        few = torch.tensor([*values], device=base.device)
+        turns = math.ceil(base.numel() / len(few))
+        return chain.viewed(few.repeat(turns)[: base.numel()].reshape(base.shape).to(base))
+
+
+@cache
+def covers():
+    """What the statement of each claim covers: rows of calls, dtypes, layouts and sizes."""
+    path = Path(__file__).with_name("covers.toml")
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    groups = tables.pop("groups")
+    rows = {}
+    for topic, claims in tables.items():
+        for slug, stated in claims.items():
+            rows[f"{topic}.{slug}"] = [
+                tuple(
+                    tuple(value for name in axis.split(", ") for value in groups.get(name, [name]))
+                    for axis in row.split(" | ")
+                )
+                for row in ([stated] if isinstance(stated, str) else stated)
+            ]
+    return rows
+
+
+def makes_sense(names):
+    """Whether a tensor can have all of these: few elements have one layout."""
+    return names.isdisjoint(ALONE) or names.isdisjoint(NOT_CONTIGUOUS)
+
+
+def covering(claim, row=0):
+    """Tensors that have each pair of dtype, layout and size of one row of a claim's cover."""
+    _, *axes = covers()[claim][row]
+    cases = [case for case in product(*axes) if makes_sense({*case})]
+    pairs = {case: {*case, *combinations(case, 2)} for case in cases}
+    missing = set().union(*pairs.values())
+    chosen = []
+    while missing:
+        best = max(cases, key=lambda case: len(pairs[case] & missing))
+        missing -= pairs[best]
+        chosen.append(Case(*best))
+    return chosen
+
+
+def with_chains_of(claim):
+    """Has a property of chains tried on each case of a claim's cover."""
+
+    def tried(test):
+        for case in covering(claim):
+            test = example(chain=case.chain())(test)
+        return test
+
+    return tried

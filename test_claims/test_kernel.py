@@ -21,9 +21,8 @@ from test_claims.oracles.training_kernels import (
     SHORT,
     SIZES,
     comparisons,
-    laid_out,
 )
-from test_claims.strategies import TORCH_DTYPES
+from test_claims.strategies import TORCH_DTYPES, laid_out
 
 FORMATS = ("fp32", "bf16", "fp16")
 

@@ -26,10 +26,11 @@ from test_claims.oracles.messages import agree, at_least, between, equal
 from test_claims.oracles.operators import einsums, numpys_einsum
 from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
-from test_claims.oracles.training_kernels import KERNELS, laid_out, running_error
+from test_claims.oracles.training_kernels import KERNELS, running_error
 from test_claims.strategies import (
     TORCH_DTYPES,
     fewer,
+    laid_out,
     seldom,
     shapes,
     sizes,

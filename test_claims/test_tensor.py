@@ -61,9 +61,9 @@ def test_views_have_other_bytes_than_their_storage(device):
 @with_each_operation
 def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
     x = chain.tensor(device)
-    alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     storage = alone.untyped_storage().nbytes()
-    equal(storage_bytes(x.shape, x.stride(), "int64"), storage, "storage_bytes")
+    equal(storage_bytes(x.shape, x.stride(), chain.dtype), storage, "storage_bytes")
 
 
 @pytest.mark.claim("tensor.example-4x8")

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from test_claims.oracles.rounding import FP32, TF32, Precision, RunningError, compared
-from test_claims.strategies import TORCH_DTYPES
+from test_claims.strategies import TORCH_DTYPES, laid_out
 
 Shape = tuple[int, ...]
 Call = Callable[..., Tensor]
@@ -312,17 +312,6 @@ def drawn_shape(elements, width, rng):
     if elements == LONG_ROW:
         return (*leading, 2, elements + rng.randint(1, 900))
     return (*leading, side + rng.randint(1, 7), side + rng.randint(0, 5))
-
-
-def laid_out(x, layout):
-    """The same values in another layout."""
-    if layout == "rows apart" and x.dim() > 2:
-        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
-    if layout == "transposed" and x.dim() > 1:
-        return x.mT.contiguous().mT
-    if layout == "every second":
-        return torch.stack([x, x], dim=-1).flatten(-2)[..., ::2]
-    return x
 
 
 def layouts_of(kernel, arguments, turn):
