@@ -28,14 +28,14 @@ from prooflops_gate.loop import Riding, count, exhaust
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
-from prooflops_gate.statistics.decision_rule import is_large
+from prooflops_gate.statistics.decision_rule import LOOKS, is_large
 from prooflops_gate.task import Pair, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
 from prooflops_gate.where import explained, worth_explaining
 
-# Most instructions are decided after so many pairs.
-PAIRS_OF_MOST_COUNTS = 3
+# Looks at times before the first count: beside other work further ones decide little.
+BUSY_LOOKS, QUIET_LOOKS = 1, 2
 STOPPED = "the run was stopped before it was decided"
 
 
@@ -134,10 +134,10 @@ def timed_and_counted(
     memory: Memory,
     sample: Callable[[Task], Measured],
 ) -> tuple[Times, Instructions]:
-    """Times up to the second look, the instructions of what they leave open, and further times.
+    """First looks at times, the instructions of what they leave open, and further times.
 
-    Where cores are quiet, times decide most before the first counts would be there. On busy ones
-    instructions come first, and times up to the first look, as no count shows waiting.
+    Eight pairs of times cost less than two of counts, and no count shows waiting. So times come
+    first wherever they fit.
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
@@ -145,25 +145,18 @@ def timed_and_counted(
     both = first.measured.pairs.values()
     share_s = pace.counting_s(by, both, left_s)
     do_times_fit = share_s < left_s
-    counts_first = by != TIME and (not do_times_fit or is_busy(both))
     examined = tuple(timed.test for timed in first.after.values())
     template = Task(examined=examined, repeated=pace.repeated)
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     try:
-        if counts_first:
-            counted = to_count(question, first, pace, times, time.monotonic() + share_s)
-            expected_s = pace.expected_s + PAIRS_OF_MOST_COUNTS * counted.pair_s(counted.names)
-            why = "other work disturbed most" if do_times_fit else "8 pairs of times do not fit"
-            order = f"instructions decide first, as {why}"
-            question.say(f"{order}: {of_budget(expected_s, left_s)}")
-        else:
-            order = "times decide first, as other work disturbed few" if share_s else "times decide"
-            question.say(f"{order}: {of_budget(pace.expected_s, left_s)}")
-            times.wait_at(question.ends - share_s)
-            exhaust(timing, sample, question.say)
-            counted = to_count(question, first, pace, times, question.ends)
+        looks = BUSY_LOOKS if is_busy(both) else QUIET_LOOKS
+        if share_s:
+            question.say(order_of(looks, do_times_fit=do_times_fit))
+        times.wait_at(question.ends - share_s, looks)
+        exhaust(timing, sample, question.say)
+        counted = to_count(question, first, pace, times)
         began = time.monotonic()
         count(counted, sample, question.say)
         if by != INSTRUCTIONS:
@@ -175,14 +168,12 @@ def timed_and_counted(
     return times, counted
 
 
-def of_budget(expected_s: float, left_s: float) -> str:
-    """The expected time beside what is left of the budget.
-
-    >>> of_budget(41.0, 580.0), of_budget(700.0, 580.0)
-    ('about 41 s of 9 min 40 s', 'all of 9 min 40 s')
-    """
-    most = minutes(left_s)
-    return f"about {minutes(expected_s)} of {most}" if expected_s < left_s else f"all of {most}"
+def order_of(looks: int, *, do_times_fit: bool) -> str:
+    """Whether times or instructions decide first, and why, in words."""
+    if not do_times_fit:
+        return f"instructions decide first: {LOOKS[0]} pairs of times do not fit into the budget"
+    disturbed = "other work disturbed most" if looks == BUSY_LOOKS else "other work disturbed few"
+    return f"instructions decide what {many(LOOKS[looks - 1], 'pair')} leave open: {disturbed}"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:
@@ -195,9 +186,7 @@ def settled(counted: Instructions, times: Times) -> set[str]:
     return {name for name, each in found if by_count(each, effects.get(name), smallest(name))}
 
 
-def to_count(
-    question: Question, first: FirstPair, pace: PacePlan, times: Times, ends: float
-) -> Instructions:
+def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times) -> Instructions:
     """The instructions of what times leave open, or of all where instructions decide or fail.
 
     A slowdown that is large by time needs none.
@@ -216,7 +205,7 @@ def to_count(
         settings.min_instructions,
         pace.start_cpu_s,
         time.monotonic(),
-        ends,
+        question.ends,
         slower=slower,
     )
 

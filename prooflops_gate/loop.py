@@ -21,13 +21,14 @@ def exhaust(
     say: Callable[[str], None],
 ) -> None:
     """Runs the pairs that an instrument plans, until it plans none or no more fits."""
-    said_at = -math.inf
+    said_at, said = -math.inf, None
     while task := instrument.next_task(time.monotonic()):
         began = time.monotonic()
         if began + task.needs_s > task.ends:
             return
-        if began - said_at >= SECONDS_BETWEEN_LINES:
-            said_at = began
+        stage = instrument.stage
+        if stage not in (None, said) or (said and began - said_at >= SECONDS_BETWEEN_LINES):
+            said_at, said = began, stage or said
             say(instrument.progress())
         try:
             measured = sample(task)
@@ -55,6 +56,10 @@ class Riding:
         self.times, self.memory = times, memory
         self.next_task, self.progress = times.next_task, times.progress
         self.decide = times.decide
+
+    @property
+    def stage(self) -> object:
+        return self.times.stage
 
     def measure(self, measured: Measured, took_s: float) -> None:
         self.times.measure(measured, took_s)

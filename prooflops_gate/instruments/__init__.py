@@ -63,8 +63,12 @@ class Instrument(Protocol):
     def next_task(self, now: float, /) -> Task | None:
         """The task of the next pair of processes; None where no pair is needed."""
 
+    @property
+    def stage(self) -> object:
+        """A value that changes with the plan; None while nothing new is to be said."""
+
     def progress(self) -> str:
-        """What is open, in a line."""
+        """What is open, and how long it is expected to take, in a line."""
 
     def measure(self, measured: Measured, took_s: float, /) -> None:
         """Adds what a pair measured in `took_s` seconds."""

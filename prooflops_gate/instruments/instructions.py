@@ -23,7 +23,7 @@ from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
 # benchmark's calls, three of four of them so.
-START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
+START_FACTOR, CALLS_FACTOR, START_S = 10, 150, 1.5
 # The next pairs may take this share longer than the first.
 RESERVE = 0.1
 BLIND = (
@@ -127,13 +127,17 @@ class Instructions:
         return Task(tests=names, counting=Counting(until), ends=self.ends, needs_s=needs_s)
 
     @property
-    def names(self) -> list[str]:
-        """The benchmarks that are counted now or later."""
-        return [name for batch in (self.batch, *self.waiting) for name in batch.names]
+    def stage(self) -> object:
+        is_planned = self.batch.is_at_look or self.pairs == 1
+        return (self.pairs, *self.batch.names) if is_planned else None
 
     def progress(self) -> str:
         benchmarks = many(len(self.batch.names), "benchmark")
-        return f"instructions: pair {self.pairs + 1}, {benchmarks} under valgrind"
+        pairs = f"{many(self.batch.missing, 'pair')} under valgrind"
+        # The first pair shows how long one takes.
+        expected_s = self.batch.missing * self.pair_s(self.batch.names)
+        about = f", about {minutes(expected_s)}" if self.pairs else ""
+        return f"instructions of {benchmarks}: {pairs}{about}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         before, after = (side.counts or {} for side in measured.pair)

@@ -164,11 +164,6 @@ class PacePlan:
         return self.fitting_s(self.kept, self.left_s, self.most_pairs - 1, self.usual_s(self.kept))
 
     @property
-    def expected_s(self) -> float:
-        """The time until the first look, with two pairs more for what is repeated or open."""
-        return 2 * (self.pairs + 1) * self.process_s(self.kept, self.each_s)
-
-    @property
     def repeated(self) -> dict[str, float]:
         """Seconds of each test that is run several times in a process."""
         return {name: cost.again_s for name, cost in self.costs.items() if cost.again_s}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
+from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Decided, Measured
@@ -56,8 +57,8 @@ class Times:
         # The benchmarks of the next pair, which stay open if it is never measured.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
-        # When these times wait for another instrument.
-        self._until = math.inf
+        # When these times wait for another instrument, and after how many looks.
+        self._until, self._looks = math.inf, 0
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._slower: list[str] = []
@@ -85,12 +86,12 @@ class Times:
         needs_s = self.took_s
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
-    def wait_at(self, until: float) -> None:
-        """Until `go_on`, begins no pair that would end after `until`, and no third look.
+    def wait_at(self, until: float, looks: int) -> None:
+        """Until `go_on`, begins no pair that would end after `until`, nor after so many looks.
 
-        A third look decides little that two have left open. Suspicions are still confirmed.
+        Suspicions are still confirmed.
         """
-        self._until = until
+        self._until, self._looks = until, looks
 
     def go_on(self, settled: Container[str], plan: PacePlan, look: int) -> None:
         """Goes on to the end of the time with what is not settled by another instrument.
@@ -117,7 +118,7 @@ class Times:
 
         Those in `given_up` wait until the others are decided, and then run where they fit.
         """
-        late_looks = self.rule.plan.looks[2:] if self._until < math.inf else ()
+        late_looks = self.rule.plan.looks[self._looks :] if self._until < math.inf else ()
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
         due = {name: count for name, count in others.items() if count not in late_looks}
         if due or self._until < math.inf or not self.plan:
@@ -126,15 +127,16 @@ class Times:
             self.alone = self.plan.fitting_alone(self._left_s)
         return {name: wanted[name] for name in self.alone if name in wanted}
 
+    @property
+    def stage(self) -> object:
+        """What changes when a look has decided; None before a pair has shown how long one takes."""
+        return (*self.open.values(), *self._slower) if self.taken > 1 else None
+
     def progress(self) -> str:
-        least, most = min(self.open.values()), max(self.open.values())
-        until = f"{least}" if least == most else f"{least} to {most}"
-        again = ""
-        if self._repeats:
-            again = f", of which {min(map(self._kept, self.open))} count"
-        pairs = many(self.taken, "pair")
+        left = max(count - self._kept(name) for name, count in self.open.items())
+        pairs = f"{many(left, 'more pair')}, about {minutes(left * self.took_s)}"
         slower = f"; SLOWER: {', '.join(self._slower)}" if self._slower else ""
-        return f"{pairs}{again}: {len(self.open)} open, next decision at {until}{slower}"
+        return f"{self.taken} pairs of times, {len(self.open)} open: {pairs}{slower}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs

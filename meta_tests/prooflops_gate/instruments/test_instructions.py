@@ -185,4 +185,4 @@ def test_what_time_leaves_open_is_counted_unless_time_alone_decides(by, counted,
     for each, names in ((by, counted if asked else []), ("time", [])):
         settings = SimpleNamespace(by=each, min_instructions=LIMIT, instructions_fail=False)
         question = SimpleNamespace(settings=settings, asked=asked, ends=math.inf)
-        assert list(to_count(question, first, pace, times, math.inf).costs_s) == names
+        assert list(to_count(question, first, pace, times).costs_s) == names

@@ -2,6 +2,7 @@
 
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,8 @@ class Run:
         return {row.name: row for row in self.times.decide().rows}
 
 
-def test_times_wait_after_two_looks_until_they_go_on():
+@pytest.mark.parametrize(("looks", "seen"), [(1, 8), (2, 16)])
+def test_times_wait_after_their_looks_until_they_go_on(looks, seen):
     """Between them instructions may decide: noise leaves open whether "noisy" got slower."""
     draw = random.Random(1)
     ratios = {"same": 1.0, "twice": 2.0, "noisy": 1.0, "settled": 1.0}
@@ -58,17 +60,17 @@ def test_times_wait_after_two_looks_until_they_go_on():
 
     plan = PacePlan(dict.fromkeys(ratios, Cost(0.01)), 1.0, 8, 34, 600.0, 600.0)
     run = Run(made, list(ratios), plan=plan)
-    run.times.wait_at(time.monotonic() + 600.0)
+    run.times.wait_at(time.monotonic() + 600.0, looks)
     run.run()
     taken = {name: len(run.times.sides[name][1]) for name in ratios}
-    assert taken == {"same": 8, "twice": 13, "noisy": 16, "settled": 16}
+    assert taken == {"same": 8, "twice": 13, "noisy": seen, "settled": seen}
     run.times.go_on({"settled"}, plan, look=8)
     exhaust(run.times, run.take, lambda line: None)
     verdicts = {row.name: row.verdict for row in run.times.decide().rows}
     left = dict.fromkeys(("noisy", "settled"), "INCONCLUSIVE")
     assert verdicts == {"same": "SAME", "twice": "SLOWER", **left}
     taken = {name: len(run.times.sides[name][1]) for name in ratios}
-    assert taken == {"same": 8, "twice": 13, "noisy": 32, "settled": 16}
+    assert taken == {"same": 8, "twice": 13, "noisy": 32, "settled": seen}
 
 
 def test_what_instructions_settle_first_has_a_look_at_times_which_alone_show_waiting():
@@ -87,9 +89,29 @@ def test_what_instructions_settle_first_has_a_look_at_times_which_alone_show_wai
 
 def test_times_wait_where_another_pair_would_end_too_late():
     run = Run(lambda name, number: (timed(1.0), timed(1.0)))
-    run.times.wait_at(time.monotonic() + 10.0)
+    run.times.wait_at(time.monotonic() + 10.0, 2)
     run.run(took_s=11.0)
     assert run.times.taken == 1
+
+
+def test_each_plan_is_said_once_with_its_duration(monkeypatch):
+    """A pair takes 3 s; a plain change is confirmed by 5 more pairs, of one benchmark alone."""
+    now, said = [0.0], []
+    monkeypatch.setattr("prooflops_gate.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
+    run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "twice"))), ["same", "twice"])
+    run.times.ends = 600.0
+
+    def take(task):
+        now[0] += 3.0
+        return run.take(task)
+
+    run.times.measure(run.measured(run.names, 0), 9.0)
+    exhaust(run.times, take, lambda line: said.append((now[0], line)))
+    assert said == [
+        (3.0, "2 pairs of times, 2 open: 6 more pairs, about 18 s"),
+        (21.0, "8 pairs of times, 1 open: 5 more pairs, about 15 s"),
+    ]
+    assert now == [36.0]
 
 
 def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget():
