@@ -77,7 +77,7 @@ def complete(tmp_path_factory):
         for name in BLOCKS:
             add(folder, name)
 
-    lines = [CLAIMS_RUN, ALL_CLAIMS, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
+    lines = [CLAIMS_RUN, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
     return runs_in_a_copy(tmp_path_factory.mktemp("complete"), change, lines)
 
 
@@ -103,7 +103,6 @@ def forgotten(tmp_path_factory):
     ("line", "shown"),
     [
         (CLAIMS_RUN, r"flops\.gram: A matrix .*\n +holds"),
-        (ALL_CLAIMS, r"test_a_matrix_times_its_transpose_costs_2mmk_flops"),
         (DEVICES_RUN, r"\d+ passed"),
         (BENCHMARK_RUN, r"gram +.*FLOP/s"),
         (OPTIMIZERS_RUN, r"\d+ passed"),

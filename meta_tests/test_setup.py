@@ -16,6 +16,8 @@ import pytest
 from meta_tests.conftest import ROOT
 
 pip = pytest.importorskip("pip")
+# Each case installs for 20 seconds; CI's own set-up is one of them.
+pytestmark = pytest.mark.prove
 
 FILES = ("Makefile", "constraints.txt", "pyproject.toml", "prooflops_gate/pyproject.toml")
 PINNED = "2.13.0"
@@ -102,14 +104,12 @@ def needed(wheels):
     return {wheel.name.split("-")[0] for wheel in wheels.iterdir()}
 
 
-@pytest.mark.prove
 def test_an_active_python_with_all_packages_is_used_unchanged(make, wheels):
     own, packages = make(*needed(wheels) - {"torch"}, "torch==2.11.0")
     assert not own, "made a .venv that nobody needs"
     assert packages["torch"] == "2.11.0"
 
 
-@pytest.mark.prove  # CI's own set-up is this one
 def test_a_python_without_torch_gets_the_versions_of_the_constraints(make):
     own, packages = make()
     assert own

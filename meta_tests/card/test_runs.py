@@ -261,7 +261,8 @@ def test_hangs(device):
 """
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.prove), 2])
+@pytest.mark.prove
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_lost_card_or_process_costs_one_test_of_the_runner(house_on_a_card, workers):
     for claim in ("killed", "hung"):
         house_on_a_card.claim(f"demo.{claim}")
