@@ -214,20 +214,82 @@ def test_bf16_ends_four_thousandths_below_fp32_and_has_its_least_normal(device):
         assert_cast(device, row.name, least / 2, 0)
 
 
-@pytest.mark.claim("dtype.bf16-range")
+def results_of(dtype, device, x, y):
+    """What each operation makes of two numbers in this dtype: of one pair, and of 600 at once.
+
+    A product of matrices has one term, or else it would be a sum.
+    """
+    for rows in (1, 600):
+        a, b = (torch.full((rows, 1), each, dtype=dtype, device=device) for each in (x, y))
+        yield {
+            "x * y": a * b,
+            "x @ y": a @ b[:1],
+            "linear": torch.nn.functional.linear(a, b[:1]),
+            "x / y": a / b,
+            "x + y": a + b,
+            "sum": torch.cat([a, b], dim=1).sum(1),
+        }
+
+
+def assert_results(dtype, device, x, y, should):
+    __tracebackhide__ = True
+    for results in results_of(dtype, device, x, y):
+        for name, result in results.items():
+            if name in should:
+                equal(result.unique().tolist(), [should[name]], name, x=x, y=y, dtype=dtype)
+
+
+@pytest.mark.claim("dtype.bf16-range", "dtype.bf16-keeps-1e-8")
 @given(a=st.integers(-126, 127), b=st.integers(-126, 127))
 @example(a=-60, b=-60)
 @example(a=63, b=64)
 def test_operations_in_bf16_reach_as_far_as_its_numbers(device, a, b):
     """Powers of two are exact, so only the range can change a product, a quotient or a sum."""
-    x, y = (torch.tensor([[2.0**n]], dtype=torch.bfloat16, device=device) for n in (a, b))
+    should = {}
     if -126 <= a + b <= 127:
-        for name, product in {"x * y": x * y, "x @ y": x @ y}.items():
-            equal(product.item(), 2.0 ** (a + b), name, a=a, b=b)
+        should |= dict.fromkeys(["x * y", "x @ y", "linear"], 2.0 ** (a + b))
     if -126 <= a - b <= 127:
-        equal((x / y).item(), 2.0 ** (a - b), "x / y", a=a, b=b)
-    half = x / 2 if a > -126 else x
-    equal((half + half).item(), 2 * half.item(), "x / 2 + x / 2", a=a)
+        should["x / y"] = 2.0 ** (a - b)
+    assert_results(torch.bfloat16, device, 2.0**a, 2.0**b, should)
+    half = 2.0 ** max(a - 1, -126)
+    assert_results(torch.bfloat16, device, half, half, {"x + y": 2 * half, "sum": 2 * half})
+
+
+BY_TWO = ["x * y", "x @ y", "linear"]
+
+
+@pytest.mark.claim(
+    "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.fp16-overflow"
+)
+@pytest.mark.parametrize(
+    ("x", "y", "names", "should"),
+    [
+        (2.0**-12, 2.0**-13, BY_TWO, 0.0),
+        (2.0**-12, 2.0**-12, BY_TWO, 2.0**-24),
+        (-(2.0**-13), 1.5 * 2.0**-12, BY_TWO, -(2.0**-24)),
+        (2.0**-12, 2.0**13, ["x / y"], 0.0),
+        (256.0, 256.0, BY_TWO, math.inf),
+        (256.0, 255.5, BY_TWO, 65408.0),
+        (-256.0, 2.0**-8, ["x / y"], -math.inf),
+        (65504.0, 16.0, ["x + y", "sum"], math.inf),
+        (65504.0, 15.0, ["x + y", "sum"], 65504.0),
+    ],
+)
+def test_operations_in_fp16_vanish_and_overflow_where_its_casts_do(device, x, y, names, should):
+    assert_results(torch.float16, device, x, y, dict.fromkeys(names, should))
+
+
+@pytest.mark.claim("dtype.bf16-resolution", "dtype.lower-is-less-accurate")
+@pytest.mark.parametrize(("name", "bits"), [("fp32", 23), ("fp16", 10), ("bf16", 7)])
+def test_a_sum_and_a_product_keep_so_many_fraction_bits(device, name, bits):
+    """A step above 1 is kept; half of it, a tie, goes to the even neighbour."""
+    step = 2.0**-bits
+    dtype = TORCH_DTYPES[name]
+    kept = dict.fromkeys(["x + y", "sum"], 1 + step)
+    assert_results(dtype, device, 1.0, step, kept)
+    assert_results(dtype, device, 1.0, step / 2, dict.fromkeys(kept, 1.0))
+    # The square has 2·step and the square of step, which is lost.
+    assert_results(dtype, device, 1 + step, 1 + step, dict.fromkeys(BY_TWO, 1 + 2 * step))
 
 
 @pytest.mark.claim("dtype.fp32-full-precision")

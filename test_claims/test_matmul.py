@@ -22,13 +22,15 @@ from accounting.models import GPT2_SMALL, Transformer, forward_flops
 from prooflops import counted
 from prooflops.precision import Float32Products
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
-from test_claims.oracles.messages import agree, at_least, between, equal
+from test_claims.oracles.messages import agree, at_least, at_most, between, equal
 from test_claims.oracles.operators import einsums, numpys_einsum
 from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.training_kernels import KERNELS, running_error
 from test_claims.strategies import (
     TORCH_DTYPES,
+    Case,
+    covering,
     fewer,
     laid_out,
     seldom,
@@ -70,6 +72,59 @@ def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
         equal(product.shape, shape, f"the shape of {name}")
         worst = compared(f"{name} in {precision}", product, terms.sum(-2), bound)
         assert worst.units <= 1, str(worst)
+
+
+def assert_products(case, a, ways, should):
+    """That each way to multiply gives these sums of zeros and ones, rounded once."""
+    __tracebackhide__ = True
+    near = torch.finfo(a.dtype).eps if a.is_floating_point() else 0
+    for way, got in ways.items():
+        equal((got.dtype, got.shape), (a.dtype, should.shape), f"dtype and shape of {way}")
+        off = (got.double() - should).abs().max().item() if got.numel() else 0
+        most = near * should.max().item() if got.numel() else 0
+        at_most(off, most, f"the error of {way}", case=case)
+
+
+@pytest.mark.claim("matmul.2d", "matmul.einsum-equals-transpose")
+def test_two_matrices_of_any_dtype_layout_and_size_multiply(device):
+    for case in covering("matmul.2d"):
+        a = case.tensor(device, values=(0, 0, 1))
+        b = Case(case.dtype, "contiguous", case.size).tensor(device, values=(0, 1)).mT
+        ways = {
+            "@": a @ b,
+            "torch.matmul": torch.matmul(a, b),
+            "torch.mm": torch.mm(a, b),
+            "@ of transposes": (b.mT @ a.mT).mT,
+            "einsum": torch.einsum("mk,kn->mn", a, b),
+            "einsum that transposes": torch.einsum("mk,nk->mn", a, b.mT),
+            "linear": functional.linear(a, b.mT),
+        }
+        assert_products(case, a, ways, (a.double()[:, None] * b.double().mT).sum(-1))
+
+
+@pytest.mark.claim("matmul.broadcast", "matmul.bsm-mk", "matmul.einsum-ellipsis")
+@pytest.mark.claim("matmul.4d-by-2d", "matmul.4d-by-4d")
+def test_batches_of_any_dtype_layout_and_size_broadcast(device):
+    for case in covering("matmul.broadcast"):
+        a = case.tensor(device, values=(0, 0, 1))
+        columns = Case(case.dtype, "contiguous", case.size).tensor(device, values=(0, 1)).mT[:, :2]
+        should = (a.double()[:, None] * columns.double().mT).sum(-1)
+        batch = a.expand(2, 3, *a.shape)
+        stacked = torch.stack([torch.stack([a] * 3)] * 2)
+        few = torch.stack([columns] * 3)
+        ways = {
+            "expanded @ matrix": batch @ columns,
+            "stacked @ matrix": stacked @ columns,
+            "expanded @ batch": torch.matmul(batch, few),
+            "einsum": torch.einsum("...mk,kn->...mn", batch, columns),
+            "einsum of batches": torch.einsum("...mk,...kn->...mn", stacked, few),
+            "linear": functional.linear(batch, columns.mT),
+        }
+        assert_products(case, a, ways, should.expand(2, 3, *should.shape))
+        if a.is_floating_point():
+            layer = torch.nn.Linear(*columns.shape, bias=False, device=a.device, dtype=a.dtype)
+            layer.weight.data.copy_(columns.mT)
+            assert_products(case, a, {"a layer": layer(a)}, should)
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
@@ -196,19 +251,25 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
     assert_near(f"einops.einsum [{spaced!r} of {shapes_}]", got, reference)
 
 
-@pytest.mark.claim("matmul.einsum-unnamed-summed")
+@pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.reduce")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bfloat16, torch.float16])
 def test_a_sum_over_unnamed_indices_is_longer_than_its_format_counts(device, dtype):
     """In 16 bits ones stop counting at 256 or 2048, or wrap at 2^15: the sum is kept wider."""
-    x = torch.ones(2, 320, 128, dtype=dtype, device=device)
-    should = [320 * 128] * 2
-    ways = {
-        "torch.einsum": torch.einsum("bij->b", x),
-        "einops.einsum": einops.einsum(x, "b i j -> b"),
-        "einops.reduce": einops.reduce(x, "b i j -> b", "sum"),
-    }
-    for way, got in ways.items():
-        equal(got.tolist(), should, "the sum", way=way)
+    for case in covering("matmul.einsum-unnamed-summed"):
+        name = next(name for name, each in TORCH_DTYPES.items() if each == dtype)
+        x = case._replace(dtype=name).tensor(device, values=[1])
+        all_of_them = torch.tensor(x.numel()).to(dtype).item()
+        ways = {
+            "torch.einsum": torch.einsum("ij->", x),
+            "torch.einsum of a row": torch.einsum("bij->b", x[None]),
+            "einops.einsum": einops.einsum(x, "i j ->"),
+            "einops.reduce": einops.reduce(x, "i j -> ", "sum"),
+        }
+        for way, got in ways.items():
+            equal(got.item(), all_of_them, "the sum", way=way, case=case)
+        if x.is_floating_point():
+            for word in ("mean", "max", "min"):
+                equal(einops.reduce(x, "i j -> j", word).unique().tolist(), [1.0], word, case=case)
 
 
 @pytest.mark.claim("matmul.einsum-efficient")

@@ -17,7 +17,7 @@ from test_claims.oracles.messages import equal
 from test_claims.oracles.rounding import FP32, compared, sum_units
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import shares_storage
-from test_claims.strategies import shapes, sizes
+from test_claims.strategies import PLACED, ViewChain, covering, shapes, sizes
 
 
 @pytest.mark.claim("matmul.reduce")
@@ -117,24 +117,37 @@ def axes_and_order(groups, others):
     return axes, order
 
 
-def numbered(groups, size, device):
-    """A tensor of these groups' sizes, each element its place."""
-    shape = sizes_of(groups, size)
-    return torch.arange(math.prod(shape), device=device).reshape(shape)
+def numbered(groups, size, device, dtype="int64"):
+    """A tensor of these groups' sizes, each element its place, as far as the dtype holds it."""
+    return ViewChain(sizes_of(groups, size), (), dtype).base(device)
+
+
+@pytest.mark.claim("matmul.rearrange-heads", "matmul.rearrange-inverse")
+def test_heads_of_any_dtype_layout_and_size_are_split_and_merged(device):
+    for case in covering("matmul.rearrange-heads"):
+        x = case.tensor(device)
+        split = einops.rearrange(x, "b (heads hidden) -> b heads hidden", heads=2)
+        moved = einops.rearrange(x, "b (heads hidden) -> heads b hidden", heads=2)
+        halves = x.tensor_split(2, dim=1)
+        equal(moved, torch.stack(halves), "heads in front", case=case)
+        equal(split, torch.stack(halves, dim=1), "heads", case=case)
+        merged = einops.rearrange(split, "b heads hidden -> b (heads hidden)")
+        equal(merged, x, "merged", case=case)
 
 
 @pytest.mark.claim("matmul.rearrange-inverse")
-@given(pattern=patterns())
+@given(pattern=patterns(), dtype=st.sampled_from(PLACED))
 @example(
+    dtype="bf16",
     pattern=(
         {"a": 3, "b": 50, "c": 40, "d": 2},
         [["a"], ["b", "c"], ["d"]],
         [["c"], ["d", "a"], ["b"]],
-    )
+    ),
 )
-def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
+def test_rearranging_back_gives_every_element_its_place_again(device, pattern, dtype):
     size, left, right = pattern
-    x = numbered(left, size, device)
+    x = numbered(left, size, device, dtype)
     there = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
     back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
 
@@ -179,17 +192,18 @@ LONG = {"a": 3, "b": 50, "c": 40, "d": 20}
 
 
 @pytest.mark.claim("matmul.rearrange-is-view")
-@given(drawn=patterns().flatmap(laid_out))
+@given(drawn=patterns().flatmap(laid_out), dtype=st.sampled_from(PLACED))
 # Enough elements for other kernels; a split and a transposition.
 @example(
+    dtype="bf16",
     drawn=(
         (LONG, [["a"], ["b", "c"], ["d"]], [["c"], ["d"], ["a"], ["b"]]),
         [["d"], ["a"], ["b", "c"]],
-    )
+    ),
 )
-def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device, drawn):
+def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device, drawn, dtype):
     (size, left, right), laid = drawn
-    numbers = numbered(laid, size, device)
+    numbers = numbered(laid, size, device, dtype)
     x = numbers.permute([laid.index(group) for group in left])
     y = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
     axes, order = axes_and_order(laid, right)
@@ -201,9 +215,11 @@ def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device
 
     if view:
         # The last element of each axis, and so of x.
-        y[(-1,) * y.dim()] = -1
+        last = (-1,) * y.dim()
+        y[last] = not y[last]
 
-        equal(x[(-1,) * x.dim()].item(), -1, "the input after a write to the result")
+        end = (-1,) * x.dim()
+        equal(x[end], y[last], "the input after a write to the result")
 
 
 def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:

@@ -17,6 +17,7 @@ from test_claims.oracles.messages import agree, at_least, at_most, between, equa
 from test_claims.oracles.sharding import held_by_fake_ranks
 from test_claims.strategies import (
     TORCH_DTYPES,
+    covering,
     dtypes_among,
     fewer,
     shapes,
@@ -79,18 +80,38 @@ def test_the_allocator_sees_so_many_copies_appear(
         agree(f"bytes after the {moment}", got=got, should=should, formula=formula)
 
 
-@pytest.mark.claim("optim.momentum-1")
+NO_BUFFER = [
+    {},
+    {"weight_decay": 0.1},
+    {"maximize": True},
+    {"foreach": True},
+    {"foreach": False},
+    {"fused": True},
+]
+OF_MOMENTUM = [{"nesterov": True}, {"dampening": 0.5}]
+
+
 @pytest.mark.parametrize(
-    "options", [{"nesterov": True}, {"weight_decay": 0.1}, {"maximize": True}, {"dampening": 0.5}]
+    ("optimizer", "buffers"),
+    [
+        each
+        for each in KEEPING
+        if each.id in ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
+    ],
 )
-@pytest.mark.parametrize("loop", [{"foreach": True}, {"foreach": False}, {"fused": True}])
-def test_no_option_of_momentum_adds_a_buffer(device, options, loop):
-    parameter = torch.nn.Parameter(torch.ones(7, 9, device=device))
-    stepper = torch.optim.SGD([parameter], momentum=0.9, **options, **loop)
-    for _ in range(3):
-        parameter.grad = torch.ones_like(parameter)
-        stepper.step()
-    equal(tensors.state_bytes(stepper), parameter.nbytes, "bytes of state")
+def test_no_other_option_adds_a_buffer(device, optimizer, buffers):
+    for case in covering("optim.adam-2"):
+        x = case.tensor(device)
+        for options in NO_BUFFER + (OF_MOMENTUM if optimizer == "momentum" else []):
+            if "fused" in options and optimizer in ("adagrad", "rmsprop"):
+                continue
+            parameter = torch.nn.Parameter(x.clone())
+            stepper = tensors.OPTIMIZERS[optimizer]([parameter], **options)
+            for _ in range(2):
+                parameter.grad = torch.ones_like(parameter)
+                stepper.step()
+            got = tensors.state_bytes(stepper)
+            equal(got, buffers * x.numel() * x.itemsize, "bytes of state", case=case, **options)
 
 
 @pytest.mark.claim("optim.state-ON")

@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles.messages import at_least, at_most, close, equal
+from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 rates = st.sampled_from([1e-4, 0.01, 0.5])
 averages = st.floats(0.5, 0.999)
@@ -214,16 +215,56 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
     )
 
 
-def moved(optimizer, device, gradients, **options):
-    """What each step moves; one parameter a column."""
-    parameter = torch.nn.Parameter(torch.zeros_like(gradients[0], device=device))
+def moved(optimizer, device, gradients, decay=0.0, start=0.0, **options):
+    """What each step moves; one parameter a column. `decay` times the weights joins a gradient."""
+    parameter = torch.nn.Parameter(torch.full_like(gradients[0], start, device=device))
     stepper = optimizer([parameter], **options)
     path = [parameter.detach().clone()]
     for gradient in gradients:
-        parameter.grad = gradient.to(parameter)
+        parameter.grad = gradient.to(parameter) + decay * parameter.detach()
         stepper.step()
         path.append(parameter.detach().clone())
     return torch.stack(path).diff(dim=0).cpu().numpy()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "has_fused"),
+    [
+        pytest.param(*row, marks=pytest.mark.claim(claim), id=claim.partition(".")[2])
+        for claim, *row in (
+            ("optim.sgd-update", torch.optim.SGD, True),
+            ("optim.momentum-update", partial(torch.optim.SGD, momentum=0.9), True),
+            ("optim.adagrad-update", torch.optim.Adagrad, False),
+            ("optim.rmsprop-ema", torch.optim.RMSprop, False),
+            ("optim.adam-combo", torch.optim.Adam, True),
+        )
+    ],
+)
+@pytest.mark.parametrize("dtype", ["fp64", "fp32"])
+@pytest.mark.parametrize("columns", [3, 600])
+def test_options_and_loops_do_what_they_say(device, optimizer, has_fused, dtype, columns):
+    """Weight decay adds a share of the weights to the gradient, and maximizing turns its sign."""
+    torch_dtype = TORCH_DTYPES[dtype]
+    device = with_dtype(device, torch_dtype)
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(4, columns, generator=generator, dtype=torch.float64)
+    take = partial(moved, optimizer, device, start=1.0, lr=0.1)
+    exact = take(gradients)
+    gradients = gradients.to(torch_dtype)
+    plain = take(gradients)
+    with_decay = take(gradients, decay=0.1)
+    loops_of = [{"foreach": True}, {"foreach": False}, *([{"fused": True}] if has_fused else [])]
+    pairs = [(plain, exact)]
+    for loop in loops_of:
+        pairs += [
+            (take(gradients, **loop), plain),
+            (take(-gradients, maximize=True, **loop), plain),
+            (take(gradients, weight_decay=0.1, **loop), with_decay),
+        ]
+    near = 64 * torch.finfo(torch_dtype).eps
+    for number, (got, should) in enumerate(pairs):
+        at_most(np.abs(got - should).max(), near, f"the difference of way {number}")
+    at_least(np.abs(with_decay - plain).max(), 1e-4, "what weight decay changes")
 
 
 @pytest.mark.claim("optim.adagrad-flat-average")

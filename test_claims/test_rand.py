@@ -3,12 +3,15 @@
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader
@@ -51,11 +54,12 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     run = random_run(device, seed)
     other = random_run(device, another)
     equal(random_run(device, seed), run, "losses and weights again")
-    assert run[0] != other[0], f"runs from {seed} and {another} have the same losses"
-    assert run[1] != other[1], f"runs from {seed} and {another} end with the same weights"
+    assert run.losses != other.losses, f"runs from {seed} and {another} have the same losses"
+    assert run.weights != other.weights, f"{seed} and {another} end with the same weights"
 
-    starts = [Training(device, seed=of).weights() for of in (seed, another)]
-    assert starts[0] != starts[1], f"{seed} and {another} start from the same weights"
+    start = Training(device, seed=seed).weights()
+    other_start = Training(device, seed=another).weights()
+    assert start != other_start, f"{seed} and {another} start from the same weights"
 
     torch.seed()
     unseeded = torch.rand(4, device=device).tolist()
@@ -63,21 +67,40 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     assert unseeded != torch.rand(4, device=device).tolist(), "two streams without a seed are alike"
 
 
+def chances(device):
+    return torch.full((5000,), 0.5, device=device)
+
+
+# Each takes a device, and may take a generator.
+DRAWS = {
+    "two of rand": partial(torch.rand, 2),
+    "randn": partial(torch.randn, 5000),
+    "randperm": partial(torch.randperm, 5000),
+    "randint": partial(torch.randint, 2**30, (500,)),
+    "bernoulli": lambda device, **own: torch.bernoulli(chances(device), **own),
+    "multinomial": lambda device, **own: torch.multinomial(chances(device), 50, **own),
+    "normal_": lambda device, **own: chances(device).normal_(**own),
+    "uniform_": lambda device, **own: chances(device).uniform_(**own),
+}
+
+
 @pytest.mark.claim("rand.fixed-seed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
+    shape = 3, 180, 150
+    options = {"device": device, "dtype": dtype}
+    ones = torch.ones(shape, **options)
+
     def drawn():
         torch.manual_seed(7)
-        shape = 3, 180, 150
-        options = {"device": device, "dtype": dtype}
-        ones = torch.ones(shape, **options)
-        return {
+        results = {name: draw(device=device) for name, draw in DRAWS.items()}
+        return results | {
             "rand": torch.rand(shape, **options),
             "randn": torch.randn(shape, **options),
-            "randperm": torch.randperm(ones.numel(), device=device),
             "dropout": nn.functional.dropout(ones, 0.3),
             "shuffle": torch.cat([*DataLoader(range(100), 10, shuffle=True)]),
-            "normal_": nn.init.normal_(torch.empty(shape, **options)),
+            "nn.init.normal_": nn.init.normal_(torch.empty(shape, **options)),
+            "exponential_": ones.clone().exponential_(),
         }
 
     first = drawn()
@@ -121,23 +144,25 @@ def test_another_process_repeats_a_run_from_its_seed():
     equal(there.strip(), repr(random_run(torch.device("cpu"), 7)), "another process's run")
 
 
+class Stream(NamedTuple):
+    """How a generator is seeded, and how it draws a number."""
+
+    seed: Callable
+    draw: Callable
+
+    def numbers(self, seed, draws):
+        """The first numbers after this seed."""
+        self.seed(seed)
+        return [self.draw() for _ in range(draws)]
+
+
 LIBRARIES = {
-    "torch": (torch.manual_seed, lambda: torch.rand(1).item()),
-    "numpy": (np.random.seed, np.random.random_sample),
-    "python": (random.seed, random.random),
+    "torch": Stream(torch.manual_seed, lambda: torch.rand(1).item()),
+    "numpy": Stream(np.random.seed, np.random.random_sample),
+    "python": Stream(random.seed, random.random),
 }
-# The last one is drawn from.
-own = []
-STREAMS = LIBRARIES | {
-    "own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())
-}
-
-
-def stream_of(library, seed, draws):
-    """Numbers from a library's global generator, or from a new one, after this seed."""
-    seeding, draw = STREAMS[library]
-    seeding(seed)
-    return [draw() for _ in range(draws)]
+own = random.Random()
+STREAMS = LIBRARIES | {"own": Stream(own.seed, own.random)}
 
 
 @pytest.mark.claim("rand.three-libs")
@@ -152,15 +177,16 @@ def stream_of(library, seed, draws):
 def test_a_seed_restarts_its_own_librarys_stream_and_no_other(
     first, second, reseeded, before, after
 ):
-    alone = {library: stream_of(library, first, before + after) for library in STREAMS}
-    restarted = stream_of(reseeded, second, after)
-    for library in STREAMS:
-        stream_of(library, first, before)
-    STREAMS[reseeded][0](second)
-    for library, (_, draw) in STREAMS.items():
-        got = [draw() for _ in range(after)]
-        should = restarted if library == reseeded else alone[library][before:]
-        equal(got, should, f"the stream of {library} after seeding {reseeded}")
+    should = {}
+    for name, stream in STREAMS.items():
+        should[name] = stream.numbers(first, before + after)[before:]
+    should[reseeded] = STREAMS[reseeded].numbers(second, after)
+
+    for stream in STREAMS.values():
+        stream.numbers(first, before)
+    STREAMS[reseeded].seed(second)
+    got = {name: [stream.draw() for _ in range(after)] for name, stream in STREAMS.items()}
+    equal(got, should, "the numbers of each stream", reseeded=reseeded)
 
 
 @pytest.mark.claim("rand.three-libs", "rand.fixed-seed")
@@ -168,7 +194,7 @@ def test_a_seed_restarts_its_own_librarys_stream_and_no_other(
 def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device, library):
     def losses(kinds, seed):
         run = Training(device, kinds, seed=0)
-        LIBRARIES[library][0](seed)
+        LIBRARIES[library].seed(seed)
         return run.losses(STEPS)
 
     others = [kind for kind in LIBRARIES if kind not in (library, "torch")]
@@ -223,114 +249,128 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     equal(by_torch, by_torch[:1] * len(gpus), "streams of the GPUs")
 
 
-def two(**options):
-    return torch.rand(2, **options).tolist()
-
-
-def many(**options):
-    return torch.randn(5000, **options).tolist()
-
-
-def shuffled(**options):
-    return torch.randperm(5000, **options).tolist()
+def with_each_draw(test):
+    for name in DRAWS:
+        test = example(name=name, seed=0, order=["global", "first", "second", "global"])(test)
+    return test
 
 
 @pytest.mark.claim("rand.separate-seeds")
 @fewer
+@with_each_draw
 @given(
+    name=st.sampled_from(sorted(DRAWS)),
     seed=seeds,
-    draw=st.sampled_from([two, many, shuffled]),
     order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12),
 )
-def test_interleaved_streams_each_give_what_they_give_alone(device, seed, draw, order):
-    def generator(name):
-        if name == "global":
+def test_interleaved_streams_each_give_what_they_give_alone(device, name, seed, order):
+    def draw(own):
+        return DRAWS[name](generator=own, device=device).tolist()
+
+    def generator(stream):
+        if stream == "global":
             torch.manual_seed(seed)
             return None
-        return torch.Generator(device).manual_seed(seed + 1 if name == "second" else seed)
+        return torch.Generator(device).manual_seed(seed + 1 if stream == "second" else seed)
 
-    alone = {}
-    for name in set(order):
-        own = generator(name)
-        alone[name] = [draw(generator=own, device=device) for _ in range(order.count(name))]
-    generators = {name: generator(name) for name in set(order)}
-    together = {name: [] for name in set(order)}
-    for name in order:
-        together[name].append(draw(generator=generators[name], device=device))
+    should = {}
+    for stream in set(order):
+        own = generator(stream)
+        should[stream] = [draw(own) for _ in range(order.count(stream))]
 
-    equal(together, alone, "interleaved streams")
+    generators = {stream: generator(stream) for stream in set(order)}
+    got = {stream: [] for stream in set(order)}
+    for stream in order:
+        got[stream].append(draw(generators[stream]))
+    equal(got, should, "interleaved streams")
 
-    one_for_all = []
-    # With one seed, a draw more at the beginning changes every other.
-    for more in (0, 1):
-        generator("global")
-        one_for_all.append([draw(device=device) for _ in range(more + len(order))][more:])
-    same = any(a == b for a, b in zip(*one_for_all, strict=True))
-    assert not same, "a draw more does not change all that follow it"
+    generator("global")
+    alone = [draw(None) for _ in order]
+    generator("global")
+    draw(None)
+    after_one_more = [draw(None) for _ in order]
+    for one, other in zip(alone, after_one_more, strict=True):
+        assert one != other, "a draw more does not change all that follow it"
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
 
 
-def traced_run(device, seed_of, width, batch_size, optimizer, activation, share):
-    """The draws of each source of randomness in a short run with seeds, and the losses."""
+class Program(NamedTuple):
+    """A training run but for its seeds."""
+
+    width: int
+    batch_size: int
+    optimizer: type
+    activation: type
+    dropout: float
+
+
+class Trace(NamedTuple):
+    """What each source of randomness drew in a run, and the losses."""
+
+    draws: dict
+    losses: list
+
+
+def traced_run(device, seed_of, program):
+    """A short run of a program with a seed for each source of randomness."""
     init = torch.Generator().manual_seed(seed_of["init"])
     order = torch.Generator().manual_seed(seed_of["order"])
     augmentation = torch.Generator().manual_seed(seed_of["augmentation"])
-    hidden = nn.Linear(4, width)
-    head = nn.Linear(width, 1)
+    hidden = nn.Linear(4, program.width)
+    head = nn.Linear(program.width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
-    trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
-    dropout = nn.Dropout(share)
-    net = nn.Sequential(hidden, activation(), dropout, head).to(device)
+    draws = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
+    dropout = nn.Dropout(program.dropout)
+    net = nn.Sequential(hidden, program.activation(), dropout, head).to(device)
     dropout.register_forward_hook(
-        lambda _, __, output: trace["dropout"].append((output != 0).tolist())
+        lambda _, __, output: draws["dropout"].append((output != 0).tolist())
     )
     # A wider net needs smaller steps: where training diverges an activation gives zeros that no
     # dropout made.
-    optimizer = optimizer(net.parameters(), lr=1 / width)
+    optimizer = program.optimizer(net.parameters(), lr=1 / program.width)
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
     torch.manual_seed(seed_of["dropout"])
     losses = []
-    for rows in DataLoader(range(24), batch_size, shuffle=True, generator=order):
-        flips = torch.randint(2, (batch_size, 4), generator=augmentation) * 2 - 1
-        trace["order"] += rows.tolist()
-        trace["augmentation"] += flips.tolist()
+    for rows in DataLoader(range(24), program.batch_size, shuffle=True, generator=order):
+        flips = torch.randint(2, (program.batch_size, 4), generator=augmentation) * 2 - 1
+        draws["order"] += rows.tolist()
+        draws["augmentation"] += flips.tolist()
         x = (data[rows] * flips).to(device)
         loss = (net(x) - x.sum(dim=1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return trace, losses
+    return Trace(draws, losses)
 
 
-programs = st.tuples(
-    st.integers(32, 64),
-    st.sampled_from([4, 6, 12]),
-    st.sampled_from([torch.optim.SGD, torch.optim.Adam]),
-    st.sampled_from([nn.Sigmoid, nn.Tanh, nn.Softplus]),
-    st.sampled_from([0.2, 0.5, 0.7]),
+programs = st.builds(
+    Program,
+    width=st.integers(32, 64),
+    batch_size=st.sampled_from([4, 6, 12]),
+    optimizer=st.sampled_from([torch.optim.SGD, torch.optim.Adam]),
+    activation=st.sampled_from([nn.Sigmoid, nn.Tanh, nn.Softplus]),
+    dropout=st.sampled_from([0.2, 0.5, 0.7]),
 )
 
 
 @pytest.mark.claim("rand.sources", "rand.separate-seeds")
 @fewer
-@given(seed=seeds, varied=st.sampled_from(SOURCES), program=programs)
+@given(varied=st.sampled_from(SOURCES), seed=seeds, program=programs)
 def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
-    device, seed, varied, program
+    device, varied, seed, program
 ):
     same = dict.fromkeys(SOURCES, seed)
-    trace, losses = traced_run(device, same, *program)
-    again = traced_run(device, same, *program)
-    other, other_losses = traced_run(device, {**same, varied: seed + 1}, *program)
+    run = traced_run(device, same, program)
+    other = traced_run(device, {**same, varied: seed + 1}, program)
 
-    equal(again, (trace, losses), "draws and losses with the four fixed")
-
-    changed = [source for source in SOURCES if trace[source] != other[source]]
+    equal(traced_run(device, same, program), run, "draws and losses with the four fixed")
+    changed = [source for source in SOURCES if run.draws[source] != other.draws[source]]
     equal(changed, [varied], "what another seed changes")
-    assert losses != other_losses, f"another {varied} did not change the losses"
+    assert run.losses != other.losses, f"another {varied} did not change the losses"
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")

@@ -19,10 +19,10 @@ from prooflops.memory.allocator import charged_bytes
 from test_claims.oracles.messages import agree, equal
 from test_claims.oracles.tensors import OPTIMIZERS, metered, tensor_sum
 from test_claims.strategies import (
+    SHAPES,
     TORCH_DTYPES,
+    covering,
     dtypes,
-    dtypes_among,
-    fewer,
     shapes,
     view_chains,
     with_dtype,
@@ -42,6 +42,17 @@ def storages(kept, device):
 @pytest.mark.claim("tensor.nbytes-formula")
 @given(shape=shapes() | shapes((1, 3), (0, 99)), dtype=dtypes)
 def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
+    assert_bytes(shape, dtype, device)
+
+
+@pytest.mark.claim("tensor.nbytes-formula")
+def test_every_dtype_takes_its_bytes_at_every_size(device):
+    for case in covering("tensor.nbytes-formula"):
+        assert_bytes(SHAPES[case.size], case.dtype, with_dtype(device, TORCH_DTYPES[case.dtype]))
+
+
+def assert_bytes(shape, dtype, device):
+    __tracebackhide__ = True
     x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
     storage = x.untyped_storage().nbytes()
     agree("bytes", formula=tensor_bytes(shape, dtype), storage=storage, nbytes=x.nbytes)
@@ -86,22 +97,15 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
 
 
 @pytest.mark.claim("tensor.half-and-quarter", "dtype.fp8-bytes", "dtype.bf16-same-bytes")
-@given(shape=shapes())
-@example(shape=(1000,))
-def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape):
-    wide = torch.ones(shape, dtype=torch.float32, device=device)
-    fp32 = wide.untyped_storage().nbytes()
-    sizes_of = {"fp16": 2, "bf16": 2}
-    sizes_of |= {name: 1 for name in TORCH_DTYPES if name.startswith("fp8")}
-    for dtype, size in sizes_of.items():
-        there = with_dtype(device, dtype)
-        made = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there)
-        cast = wide.to(there).to(TORCH_DTYPES[dtype])
-        for how, x in (("made", made), ("cast", cast)):
+def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device):
+    for case in covering("tensor.half-and-quarter"):
+        dtype = TORCH_DTYPES[case.dtype]
+        wide = torch.ones(SHAPES[case.size], device=with_dtype(device, dtype))
+        part = 4 // {"fp32": 4, "bf16": 2, "fp16": 2}.get(case.dtype, 1)
+        for how, x in {"made": torch.empty_like(wide, dtype=dtype), "cast": wide.to(dtype)}.items():
             smaller = x.untyped_storage().nbytes()
-            equal(4 // size * smaller, fp32, f"bytes times {4 // size}", dtype=dtype, how=how)
-
-        equal(tensor_bytes(shape, dtype), size * math.prod(shape), "tensor_bytes", dtype=dtype)
+            equal(part * smaller, wide.untyped_storage().nbytes(), "bytes", how=how, case=case)
+            equal(tensor_bytes(x.shape, case.dtype), smaller, "tensor_bytes", case=case)
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
@@ -138,14 +142,17 @@ def test_what_is_told_no_dtype_takes_the_default_unless_it_has_one(device, defau
             equal(x.dtype, should, "the dtype", x=x)
 
 
-few = st.sampled_from([1, 7])
-
-
 @pytest.mark.claim("tensor.everything-is-tensors")
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adamw"])
-@given(n=few, width=few, hidden=few)
-def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, width, hidden):
-    device = metered(device)
+def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer):
+    # Each pair of one and several.
+    for sizes in ((1, 1, 1), (1, 7, 7), (7, 1, 7), (7, 7, 1)):
+        assert_all_in_tensors(metered(device), optimizer, *sizes)
+
+
+def assert_all_in_tensors(device, optimizer, n, width, hidden):
+    """That tensors take all bytes that a step of a small net has allocated."""
+    __tracebackhide__ = True
 
     def trained(mark):
         tokens = torch.arange(n, device=device)
@@ -177,32 +184,30 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         equal(in_tensors, held.phases[phase].live_bytes, f"bytes in tensors after {phase}")
 
 
+FIXED = {"constant": (0.5,), "zeros": (), "ones": (), "eye": ()}
+DRAWING = (
+    "uniform normal trunc_normal xavier_uniform xavier_normal kaiming_uniform kaiming_normal"
+    " orthogonal"
+)
+
+
 @pytest.mark.claim("tensor.uninitialised-then-init")
-@fewer
-@given(shape=shapes((2, 2), (2, 16)), dtype=dtypes_among(["fp32", "fp64", "bf16"]))
-@example(shape=(300, 250), dtype="fp32")
-@example(shape=(300, 250), dtype="bf16")
-def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
-    dtype = TORCH_DTYPES[dtype]
-    fixed = {"constant": (0.5,), "zeros": (), "ones": (), "eye": ()}
-    drawing = "uniform normal trunc_normal xavier_uniform xavier_normal"
-    drawing += " kaiming_uniform kaiming_normal"
-    # torch factorises no matrices of 16 bits.
-    if dtype.itemsize > 2:
-        drawing += " orthogonal"
-    for name in (*fixed, *drawing.split()):
+@pytest.mark.parametrize("name", [*FIXED, *DRAWING.split()])
+def test_initialisers_fill_the_memory_that_is_there(device, name):
+    for case in covering("tensor.uninitialised-then-init"):
         # NaN may be left in memory.
-        x = torch.full(shape, math.nan, dtype=dtype, device=with_dtype(device, dtype))
-        place = x.data_ptr()
-        fill = partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
+        x = case.tensor(device, values=[math.nan])
+        # torch factorises no matrices of 16 bits, and takes long over large ones.
+        if name == "orthogonal" and (x.dtype.itemsize == 2 or case.size == "many"):
+            continue
+        place = x.data_ptr(), x.stride()
+        fill = partial(getattr(nn.init, f"{name}_"), x, *FIXED.get(name, ()))
         fill()
         first = x.clone()
         fill()
-        second = x.clone()
-        assert not first.isnan().any(), f"{name} left {first.isnan().sum()} values unset"
-
-        equal(x.data_ptr(), place, "the address", name=name)
-        equal(torch.equal(first, second), name in fixed, "the same values twice", name=name)
+        assert not first.isnan().any(), f"{name} left {first.isnan().sum()} values unset [{case}]"
+        equal((x.data_ptr(), x.stride()), place, "address and strides", name=name, case=case)
+        equal(torch.equal(first, x), name in FIXED, "the same values twice", name=name, case=case)
 
 
 @pytest.mark.claim("tensor.uninitialised-then-init")
@@ -238,6 +243,31 @@ def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
         torch.where(x > y, x, y),
     ):
         equal(result.shape, should, "the shape")
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@pytest.mark.parametrize("row", [0, 1])
+def test_the_shape_of_a_result_follows_in_any_dtype_layout_and_size(device, row):
+    for case in covering("tensor.shapes-match", row=row):
+        x = case.tensor(device)
+        rows, columns = x.shape
+        floats = {} if row else {"div": x / x, "matmul": x @ x.mT, "mean": x.mean(0)}
+        maxima = {"amax": x.amax(0), "argmax": x.argmax(0)} if rows else {}
+        shapes_of = {
+            (rows, columns): (x + x, x - x, x * x, x.maximum(x), torch.where(x > 1, x, x), x.eq(x)),
+            (columns,): (x.sum(0), *maxima.values()),
+            (): (x.sum(), x.prod()),
+            (2 * rows, columns): (torch.cat([x, x]),),
+            (2, rows, columns): (torch.stack([x, x]),),
+            (int((x != 0).sum()), 2): (x.nonzero(),),
+        }
+        if floats:
+            shapes_of[rows, columns] += (floats["div"],)
+            shapes_of[columns,] += (floats["mean"],)
+            equal(floats["matmul"].shape, (rows, rows), "the shape of a product", case=case)
+        for should, results in shapes_of.items():
+            for number, result in enumerate(results):
+                equal(result.shape, should, f"the shape of result {number}", case=case)
 
 
 @pytest.mark.claim("tensor.shapes-match")

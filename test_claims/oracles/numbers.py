@@ -17,6 +17,7 @@ from test_claims.oracles.published import TABLES
 from test_claims.strategies import with_dtype
 
 CPU = torch.device("cpu")
+METHODS = {torch.float16: torch.Tensor.half, torch.bfloat16: torch.Tensor.bfloat16}
 FP32_MAX = torch.finfo(torch.float32).max
 INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 # A name of ours that torch has no dtype for, and never had.
@@ -88,23 +89,34 @@ def values_of_patterns(dtype, patterns, device):
 def cast(values, dtype, device=CPU):
     """`values`, given in fp32, after a cast to `dtype` on `device`.
 
-    A cast of all at once and one of few, which other kernels may do, must give the same.
+    A cast of all at once and ones of few, which other kernels may do, must give the same, and so
+    must the other ways to cast.
     """
     # torch's casts to the small formats go through fp32: fp64 would be rounded twice.
     assert values.dtype == torch.float32
 
     given = values.to(with_dtype(device, dtype))
-    together = on_the_host(given.to(dtype))
-    few = on_the_host(given.flatten()[-7:].to(dtype))
-    same = repr(few.tolist()) == repr(together.flatten()[-7:].tolist())
-    assert same, f"a cast to {dtype} of the last 7 gives {few}, but of all {together.flatten()}"
+    together = given.to(dtype)
+    last = given.flatten()[-7:]
+    ways = {
+        "to": last.to(dtype),
+        "to, of one": last[-1:].to(dtype),
+        "type": last.type(dtype),
+        "copy_": torch.empty_like(last, dtype=dtype).copy_(last),
+    }
+    if dtype in METHODS:
+        ways["method"] = METHODS[dtype](last)
+    for way, few in ways.items():
+        got = repr(few.tolist())
+        should = repr(together.flatten()[-len(few) :].tolist())
+        equal(got, should, f"a cast to {dtype} of the last {len(few)}", way=way)
 
-    return together
+    return on_the_host(together)
 
 
 def cast_of(value, dtype, device=CPU):
-    """One value, rounded to fp32, after a cast among as many as are cast as vectors."""
-    copies = torch.tensor([value] * 33, dtype=torch.float32)
+    """One value, rounded to fp32, after a cast among more than a block of a kernel."""
+    copies = torch.tensor([value] * 600, dtype=torch.float32)
     return float(cast(copies, dtype, device)[0])
 
 

@@ -3,6 +3,7 @@
 import io
 import random
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -167,8 +168,15 @@ def generators_kept():
             random.setstate(pythons)
 
 
+class Run(NamedTuple):
+    """What a run leaves."""
+
+    losses: list
+    weights: list
+
+
 def random_run(device, seed):
-    """Losses and weights of a short run with dropout, shuffled batches and noise."""
+    """A short run with dropout, shuffled batches and noise."""
     kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
     run = Training(device, kinds, seed=seed)
-    return run.losses(STEPS), run.weights()
+    return Run(run.losses(STEPS), run.weights())
