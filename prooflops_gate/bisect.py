@@ -12,100 +12,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from prooflops_gate import git, sides
-from prooflops_gate.comparison import Comparison, compare
-from prooflops_gate.instruments.counts import MORE, UNSTEADY, Count
-from prooflops_gate.instruments.exact import Sides
-from prooflops_gate.instruments.instructions import Instructions
-from prooflops_gate.instruments.pace import FIRST
-from prooflops_gate.instruments.time_rule import TimeRule, figures
-from prooflops_gate.instruments.times import Times
-from prooflops_gate.loop import count, exhaust
-from prooflops_gate.pairs import Pairs
+from prooflops_gate.comparison import Comparison, Stopped, compare
 from prooflops_gate.question import Question
+from prooflops_gate.report.sentences import sentence
 from prooflops_gate.revision import Revision, meant, shallow
-from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, interval, joined
+from prooflops_gate.rows import INSTRUCTIONS, Row, joined
 from prooflops_gate.selection import files_of
-from prooflops_gate.statistics import effects
-from prooflops_gate.statistics.decision_rule import Decision, Plan
-from prooflops_gate.statistics.effects import Effect
-from prooflops_gate.task import ReplicateFailed, Task
+from prooflops_gate.task import ReplicateFailed
 from prooflops_gate.unpatched import time
 
-# A commit is decided after one of these numbers of pairs.
-LOOKS = (8, 16, 32)
-# Eight pairs that agree reach it.
-LEVEL = 1 / 256
 # git's exit code where commits that could not be decided are all that is left.
 ONLY_SKIPPED = 2
 FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
-
-
-@dataclass(frozen=True)
-class HalfwayRule(TimeRule):
-    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less
-    (SAME).
-
-    `halves` are ratios by benchmark.
-    """
-
-    halves: Mapping[str, float] = field(default_factory=dict)
-
-    def decision(self, name: str, sides: Sides) -> Decision:
-        before, after = figures(sides)
-        half = self.halves[name]
-        for look in self.plan.looks:
-            effect = effects.paired(before[:look], after[:look], level=LEVEL)
-            if look > len(after):
-                return Decision(None, look, effect)
-            if effect.low > half:
-                return Decision("SLOWER", look, effect)
-            if effect.high < half:
-                return Decision("SAME", look, effect)
-        return Decision("INCONCLUSIVE", self.plan.looks[-1], effect)
+# What git's bisection is told of a verdict; any other skips the commit.
+WORDS = {"SLOWER": "bad", "SAME": "good", "FASTER": "good"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """The result of a commit for one benchmark.
-
-    A word of git's bisection (good, bad, skip), and why.
-    """
+    """The result of a commit for one benchmark: a word of git's bisection, and why."""
 
     word: str
-    effect: Effect | None = None
-    why: str = ""
+    why: str
 
     def __str__(self) -> str:
-        if not self.effect:
-            return f"{self.word}  {self.why}"
-        open_ = ", not decided" if self.word == "skip" else ""
-        bounds = f"{self.effect.ratio:.3f} ({interval(self.effect)})"
-        return f"{self.word}  {bounds}, {self.effect.pairs} pairs{open_}"
+        return f"{self.word}  {self.why}"
 
 
 class Bisection:
     """The commits between `good` and the one that is checked out, for the benchmarks that got
     slower in between.
 
-    `more`: those that take more instructions, and are not shown to be slower.
+    `slow` has the row of each.
     """
 
-    def __init__(
-        self, question: Question, commit: str, slow: Mapping[str, Effect], more: Mapping[str, Count]
-    ) -> None:
-        self.question, self.good_commit, self.slow, self.more = question, commit, slow, more
-        self.ratios = {name: each.ratio for name, each in slow.items()}
-        self.ratios |= {name: each.ratio for name, each in more.items()}
+    def __init__(self, question: Question, commit: str, slow: Mapping[str, Row]) -> None:
+        self.question, self.good_commit, self.slow = question, commit, slow
         root = question.here.root
         self.bad_commit = git.commit_named(root, "HEAD") or ""
-        whole = {name: Step("bad", effect) for name, effect in slow.items()}
-        whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
+        whole = {name: Step("bad", sentence(row)) for name, row in slow.items()}
         self.steps: dict[str, dict[str, Step]] = {self.bad_commit: whole}
         self.logs: dict[str, list[str]] = {}
         bad = Revision(self.bad_commit, "the worktree of the bisection")
@@ -114,7 +65,7 @@ class Bisection:
 
     def culprits(self) -> dict[str, list[str]]:
         """The benchmarks by their first slow commit, in words; the slowest are bisected first."""
-        names = sorted(self.ratios, key=lambda name: -self.ratios[name])
+        names = sorted(self.slow, key=lambda name: -ratio_of(self.slow[name]))
         found: dict[str, list[str]] = {}
         for index, name in enumerate(names):
             found.setdefault(self.first_slow(name, names[index:]), []).append(name)
@@ -164,67 +115,30 @@ class Bisection:
         return []
 
     def measured(self, commit: str, names: Sequence[str]) -> dict[str, Step]:
-        """Compares GOOD and this commit, which is checked out, by pairs.
+        """Compares GOOD and this commit, which is checked out: a step for each of these benchmarks.
 
-        A step for each of these benchmarks.
+        The smallest change that counts is half of the whole.
         """
-        here = replace(self.tree, label=f"commit {commit[:9]}")
+        tests = [self.slow[name].test or name for name in names]
         question = replace(
             self.question,
-            here=here,
+            here=replace(self.tree, label=f"commit {commit[:9]}"),
             asked=f"--gate-bisect, at {commit[:9]}",
+            selection=replace(self.question.selection, only=tests),
+            smallest={name: math.sqrt(ratio_of(self.slow[name])) - 1 for name in names},
+            targets=tuple(sides.existing(files_of(tests), self.question.other)),
             heard=lambda done: None,
             began=time.monotonic(),
         )
-        timed = [name for name in names if name in self.slow]
-        counted = [name for name in names if name not in self.slow]
-        found: dict[str, Step] = {}
-        if timed:
-            found |= self.timed(question, timed)
-        if counted:
-            found |= self.counted(question, counted)
-        return found
-
-    def counted(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
-        """The steps by instructions: bad above half of the whole increase."""
-        files, settings = files_of(names), question.settings
-        if len(sides.existing(files, question.here)) < len(files):
-            return dict.fromkeys(names, Step("skip", why="the benchmark is not there"))
-        counting = Instructions(
-            dict.fromkeys(names, 0.0),
-            settings.min_instructions,
-            0.0,
-            began=question.began,
-            ends=question.ends,
-        )
-        count(counting, Pairs(question).measure, question.say)
-        why = "; ".join(counting.decide().notes)
-        return {name: self.counted_step(name, counting.found.get(name), why) for name in names}
-
-    def counted_step(self, name: str, count: Count | None, why: str) -> Step:
-        if count is None or count.verdict == UNSTEADY:
-            return Step("skip", why=str(count or why))
-        is_bad = count.ratio > math.sqrt(self.ratios[name])
-        return Step("bad" if is_bad else "good", why=str(count))
-
-    def timed(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
-        """The steps by time."""
-        pairs = Pairs(question)
-        halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
-        plan = Plan(benchmarks=1, looks=LOOKS)
-        rule = HalfwayRule(plan, question.settings.min_effect, halves=halves)
         try:
-            first = pairs.measure(Task(tests=tuple(names), paces=FIRST))
-            times = Times(first.pairs, rule, question.ends)
-            times.measure(first, time.monotonic() - question.began)
-            exhaust(times, pairs.measure, question.say)
+            rows = compare(question).rows
         except (ReplicateFailed, pytest.UsageError) as error:
             why = f"it cannot be run: {str(error).splitlines()[-1]}"
-            return dict.fromkeys(names, Step("skip", why=why))
-        words = {"SLOWER": "bad", "SAME": "good"}
-        steps = dict.fromkeys(names, Step("skip", why="the benchmark is not there, or failed"))
-        for row in times.decide().rows:
-            steps[row.name] = Step(words.get(row.verdict, "skip"), row.effect)
+            return dict.fromkeys(names, Step("skip", why))
+        steps = dict.fromkeys(names, Step("skip", "the benchmark is not there, or failed"))
+        for row in rows:
+            if row.is_time and row.name in steps:
+                steps[row.name] = Step(WORDS.get(row.verdict, "skip"), sentence(row))
         return steps
 
     def evidence(self, name: str) -> list[str]:
@@ -257,23 +171,18 @@ def bisect(question: Question, commit: str) -> Comparison:
     The rows of SLOWER benchmarks name their first slow commit.
     """
     found = compare(question)
-    slow = {
-        row.name: row.effect
-        for row in found.rows
-        if row.is_time and row.verdict == "SLOWER" and row.effect
-    }
-    more = {
-        row.name: found.counts[row.name]
-        for row in found.rows
-        if row.verdict == MORE and row.name not in slow
-    }
-    if not slow and not more:
+    slow = {row.name: row for row in found.rows if row.is_time and row.verdict == "SLOWER"}
+    if not slow:
         none = f"no benchmark is SLOWER than at {question.other.label}: nothing to bisect"
         return replace(found, notes=(*found.notes, none))
-    bisection = Bisection(question, commit, slow, more)
+    bisection = Bisection(question, commit, slow)
     notes = list(found.notes)
     said_of: dict[str, str] = {}
-    for said, names in bisection.culprits().items():
+    try:
+        culprits = bisection.culprits()
+    except Stopped as stopped:
+        raise Stopped(found) from stopped
+    for said, names in culprits.items():
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         notes += [f"{said}, for {names[0]}{others}:", *bisection.evidence(names[0])]
         said_of |= dict.fromkeys(names, said)
@@ -281,11 +190,15 @@ def bisect(question: Question, commit: str) -> Comparison:
     return replace(found, rows=rows, notes=tuple(notes))
 
 
+def ratio_of(row: Row) -> float:
+    """How many times as long it takes, or as many instructions where these decided."""
+    assert row.effect
+    return row.instructions if row.by == INSTRUCTIONS and row.instructions else row.effect.ratio
+
+
 def with_commit(row: Row, said: str) -> Row:
-    """The row of a time or of instructions, which says where by its first slow commit."""
-    if row.quantity in (TIME, INSTRUCTIONS):
-        return replace(row, where=joined(said, row.where))
-    return row
+    """The row of a time, which says where by its first slow commit."""
+    return replace(row, where=joined(said, row.where)) if row.is_time else row
 
 
 def checked_good(text: str, root: Path) -> Revision:

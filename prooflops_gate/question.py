@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -25,7 +25,7 @@ class Question:
 
     `asked` is the option that names the other side; empty where both are this one. `say` takes a
     line of progress, `heard` each process of this side. `targets` are the paths in which the other
-    side is searched for benchmarks.
+    side is searched for benchmarks. `smallest` overrides the smallest change of a benchmark.
     """
 
     here: Side
@@ -38,6 +38,7 @@ class Question:
     heard: Callable[[Replicate], None]
     began: float
     targets: tuple[str, ...] = ()
+    smallest: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ends(self) -> float:
@@ -74,7 +75,7 @@ class Question:
         return TimeRule(
             plan,
             settings.min_effect,
-            selection.smallest,
+            {**selection.smallest, **self.smallest},
             settings.replicates,
             settings.noise_floor,
         )

@@ -21,11 +21,12 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @dataclass(frozen=True)
 class Selection:
     """The collected tests of this run by their stable names, and the settings of their markers
-    `gate`.
+    `gate`. Of the benchmarks, `only` some are measured if it names any.
     """
 
     config: pytest.Config
     items: tuple[pytest.Item, ...]
+    only: Sequence[str] = ()
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -34,7 +35,8 @@ class Selection:
 
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
-        return tuple(self.names[item.nodeid] for item in self.items if is_benchmark(item))
+        found = tuple(self.names[item.nodeid] for item in self.items if is_benchmark(item))
+        return tuple(name for name in found if name in self.only) if self.only else found
 
     @cached_property
     def others(self) -> tuple[str, ...]:
