@@ -206,7 +206,7 @@ def test_the_gate_alone_compares_revisions_and_keeps_a_baseline(gate_alone, fore
     same = run_pytest(gate_alone, "--gate-baseline=main", cwd=foreign)
     assert same.returncode == pytest.ExitCode.USAGE_ERROR
     assert "both sides are the same" in same.stderr
-    assert "main" in run_pytest(gate_alone, "--gate-history", "-v", cwd=foreign).stdout
+    assert "main" in run_pytest(gate_alone, "--gate-history", cwd=foreign).stdout
 
 
 def test_without_numpy_an_option_says_what_to_install(gate_wheel, foreign, tmp_path):

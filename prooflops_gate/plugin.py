@@ -123,7 +123,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from prooflops_gate.history import listing
 
-    folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
+    folder, found = history_folder(config), settings(config)
     if found.used:
         raise pytest.UsageError(
             "--gate-history lists what is stored, and compares nothing: run it without the gate's "
@@ -133,9 +133,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
         report = config.invocation_params.dir / config.getoption("report")
         refuse_unwritable("--report", report, "folder")
-    return listing.print_history(
-        folder, found.exact, verbose=verbose, report=report, root=config.rootpath
-    )
+    return listing.print_history(folder, found.exact, report=report, root=config.rootpath)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

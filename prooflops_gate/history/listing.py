@@ -1,22 +1,17 @@
-"""The history on the terminal.
-
-Records, baselines, and trends on demand.
-"""
+"""The history on the terminal: records and baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from prooflops_gate.console.tables import aligned, many
+from prooflops_gate.console.tables import many
 from prooflops_gate.history import records
 from prooflops_gate.history.records import Summary, UnreadableRecord
 
 
-def print_history(
-    folder: Path, exact: Sequence[str], *, verbose: bool, report: Path | None, root: Path
-) -> int:
-    """Prints records and baselines, and with `verbose` trends.
+def print_history(folder: Path, exact: Sequence[str], *, report: Path | None, root: Path) -> int:
+    """Prints records and baselines.
 
     Writes the page of the project in `root` into the folder `report`.
     """
@@ -30,18 +25,10 @@ def print_history(
     for name, commit in records.baselines(folder).items():
         print(f"  baseline {name}: commit {commit[:9]}")
     if report:
+        # Imports numpy and scipy, which a plain list does without.
         from prooflops_gate.history import page
 
-        for path in page.write_page(report, root.name, readable, page.address_of(root)):
-            print(f"  written: {path}")
-    if verbose:
-        # Imports numpy and scipy, which a plain list does without.
-        from prooflops_gate.history import trend
-
-        for identity, rows in trend.tables(readable).items():
-            print(f"\ntrend on {identity}")
-            for line in aligned(rows):
-                print(f"  {line.rstrip()}")
+        print(f"  written: {page.write_page(report, root.name, readable, page.address_of(root))}")
     return 0
 
 

@@ -1,9 +1,8 @@
-"""The history as a page, `history.html`, a plot for each benchmark, and a badge, `badge.json`."""
+"""The history as a page, `history.html`: a plot for each benchmark."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,6 @@ from prooflops_gate.history.trend import (
     Trend,
     commit_name,
     describe_changes,
-    too_few,
     trends,
 )
 from prooflops_gate.page.html import html
@@ -38,8 +36,8 @@ FOOT = (
 )
 
 
-def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: str) -> list[Path]:
-    """Writes the page and the badge into `folder`, and returns their paths.
+def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: str) -> Path:
+    """Writes the page into `folder`, and returns its path.
 
     `address`: where commits are looked up.
     """
@@ -47,13 +45,9 @@ def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: s
     for trend in sorted(trends(summaries), key=newest_moment, reverse=True):
         by_machine.setdefault(trend.records[-1].fingerprint_id, []).append(trend)
     machines = [sorted(own, key=lambda trend: trend.name) for own in by_machine.values()]
-    files = {
-        folder / "history.html": html(page(f"Benchmarks of {name}", machines, address)),
-        folder / "badge.json": json.dumps(badge(machines[0] if machines else [])) + "\n",
-    }
-    for path, text in files.items():
-        write_atomically(path, text)
-    return list(files)
+    path = folder / "history.html"
+    write_atomically(path, html(page(f"Benchmarks of {name}", machines, address)))
+    return path
 
 
 def newest_moment(trend: Trend) -> str:
@@ -76,27 +70,6 @@ def web_address(remote: str) -> str:
     start, port = r"(?:(?:https?|ssh)://)?(?:[^@/]+@)?", r"(?::\d+/|[:/])"
     found = re.fullmatch(rf"{start}([\w.-]+\.\w+){port}([\w./~-]+?)(?:\.git)?/?", remote)
     return f"https://{found[1]}/{found[2]}" if found else ""
-
-
-def badge(found: Sequence[Trend]) -> dict[str, object]:
-    """The endpoint of a badge of shields.io: how many benchmarks got slower at their last change.
-
-    >>> badge([])["message"]
-    'too few records: 0 of 8'
-    """
-    last = [trend.changes[-1].ratio for trend in found if trend.changes]
-    slower, faster = sum(ratio > 1 for ratio in last), sum(ratio < 1 for ratio in last)
-    counts = {"slower": slower, "faster": faster}
-    said = [f"{count} of {len(found)} {word}" for word, count in counts.items() if count]
-    unknown = too_few(max((len(trend.records) for trend in found), default=0))
-    steady = unknown or f"{len(found)} steady"
-    colour = "lightgrey" if unknown else "brightgreen"
-    return {
-        "schemaVersion": 1,
-        "label": "benchmarks",
-        "message": ", ".join(said) or steady,
-        "color": "red" if slower else colour,
-    }
 
 
 def page(title: str, machines: Sequence[Sequence[Trend]], address: str) -> Page:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import Summary
-from prooflops_gate.statistics.change_points import FEWEST, SMALLEST, Change, change_points
+from prooflops_gate.statistics.change_points import FEWEST, Change, change_points
 
 # A trend has so many of the newest records.
 LONGEST = 300
-BARS = "▁▂▃▄▅▆▇█"
-HEAD = ["benchmark", "records", "first", "last", "trend", "changes of level"]
 
 
 @dataclass(frozen=True)
@@ -66,18 +63,6 @@ def is_other_code(before: Summary, after: Summary) -> bool:
     return not is_known or before.commit != after.commit
 
 
-def sparkline(times_s: Sequence[float]) -> str:
-    """A series as a row of bars, the newest 24 records; the full height is the slowest.
-
-    >>> sparkline([1.0, 1.0, 2.0, 1.5])
-    '▁▁█▅'
-    """
-    shown = times_s[-24:]
-    low, high = min(shown), max(shown)
-    scale = (len(BARS) - 1) / (high - low) if high > low * (1 + SMALLEST) else 0.0
-    return "".join(BARS[round((each - low) * scale)] for each in shown)
-
-
 def commit_name(record: Summary) -> str:
     """A short name of the commit; of edited files, as `git describe --dirty` names them."""
     return record.commit[:7] + ("-dirty" if record.commit and record.dirty else "")
@@ -101,32 +86,6 @@ def too_few(records: int) -> str:
     ('too few records: 3 of 8', '')
     """
     return f"too few records: {records} of {2 * FEWEST}" if records < 2 * FEWEST else ""
-
-
-def table(found: Sequence[Trend]) -> list[list[str]]:
-    """One row per trend, below HEAD."""
-    rows = [HEAD]
-    for trend in found:
-        first, last = (engineering(time, "s") for time in (trend.times_s[0], trend.times_s[-1]))
-        rows.append(
-            [
-                trend.name,
-                str(len(trend.records)),
-                first,
-                last,
-                sparkline(trend.times_s),
-                describe_changes(trend),
-            ]
-        )
-    return rows
-
-
-def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
-    """A table for each device, those benchmarks first whose level changed."""
-    devices: dict[str, list[Trend]] = {}
-    for trend in sorted(trends(summaries), key=lambda trend: not trend.changes):
-        devices.setdefault(trend.records[-1].fingerprint_id, []).append(trend)
-    return {device: table(found) for device, found in devices.items()}
 
 
 def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:

@@ -1,9 +1,8 @@
-"""The page and the badge of `--gate-history --report=DIR`.
+"""The page of `--gate-history --report=DIR`.
 
 Each record is a point, and no text of it is markup.
 """
 
-import json
 import re
 from dataclasses import replace
 
@@ -18,28 +17,21 @@ ADDRESS = "https://example.org/o/r"
 
 
 def written(folder, *levels, name="test_b.py::test_b", address=ADDRESS):
-    """The page and the badge's message of a benchmark with 12 records on each of these levels,
-    beside a hostile one.
-    """
+    """The page of a benchmark with 12 records on each of these levels, beside a hostile one."""
     series = times(*((level, 12) for level in levels))
     summaries = []
     for index, time_s in enumerate(series):
         plain = summary(index, time_s, name=name)
         benchmarks = {**plain.benchmarks, HOSTILE: plain.benchmarks[name]}
         summaries.append(replace(plain, benchmarks=benchmarks, commit=f"{index:040x}"))
-    page, badge = write_page(folder, "a <b> project", summaries, address)
-    content = json.loads(badge.read_text())
-    assert {**content, "message": ""} == {
-        "schemaVersion": 1, "label": "benchmarks", "message": "", "color": content["color"],
-    }  # fmt: skip
-    return page.read_text().partition("<main")[2], f"{content['message']}: {content['color']}"
+    page = write_page(folder, "a <b> project", summaries, address)
+    return page.read_text().partition("<main")[2]
 
 
 def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     tmp_path,
 ):
-    text, badge = written(tmp_path, 1.0, 1.3)
-    assert badge == "2 of 2 slower: red"
+    text = written(tmp_path, 1.0, 1.3)
     assert text.count('class="point') == 2 * 24
     assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"><path', text)[:24] == [
         f"{index:040x}" for index in range(24)
@@ -47,9 +39,7 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     assert text.count('<path class="rule bad"') == 2
     named = rf'<a href="{ADDRESS}/commit/0*c"><text [^>]*>0000000 \+(29|30|31)\.\d%</text></a>'
     assert len(re.findall(named, text)) == 2
-    assert written(tmp_path, 1.3, 1.0)[1] == "2 of 2 faster: brightgreen"
-    text, badge = written(tmp_path, 1.0, address="")
-    assert badge == "2 steady: brightgreen"
+    text = written(tmp_path, 1.0, address="")
     assert 'class="rule' not in text
     assert "<a href" not in text
 
@@ -82,14 +72,14 @@ def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):
 
 
 def test_nothing_in_a_record_is_markup(tmp_path):
-    text, _ = written(tmp_path, 1.0, address='https://e.org/"onload="x')
+    text = written(tmp_path, 1.0, address='https://e.org/"onload="x')
     assert "<script" not in text
     assert "<b>" not in text
     assert '"onload=' not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;{}]" in text
 
 
-def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
+def test_a_command_writes_it_and_refuses_a_folder_it_cannot_write(
     plain_repo,
 ):
     for _ in range(2):
@@ -100,10 +90,7 @@ def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
     page = (plain_repo.root / "site" / "history.html").read_text()
     assert page.count('class="point') == 2
     assert "test_it.py::test_sum" in page
-    assert (
-        json.loads((plain_repo.root / "site" / "badge.json").read_text())["message"]
-        == "too few records: 2 of 8"
-    )
+    assert "too few records: 2 of 8" in page
     done = plain_repo.run("--gate-history", "--report", "/proc/none")
     assert done.code == 4
     assert "--report cannot be written to /proc/none" in done.output

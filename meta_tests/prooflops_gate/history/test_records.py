@@ -202,4 +202,4 @@ def test_any_record_is_compared_or_refused(record):
         for name, timed in good.benchmarks.items()
     }
     rows.table([*exact_rows(both), *memory_rows(both, 0.05)])
-    trend.table(trend.trends([found, good]))
+    trend.trends([found, good])
