@@ -48,8 +48,8 @@ CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
 NEEDED = "torch and transformers 5 or later: pip install torch 'transformers>=5'"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
-DESCRIPTION = """What runs no test: plans, predictions and pages. For tests see `pytest --help`.
-COMMAND --help lists the options of a command."""
+DESCRIPTION = """Commands that run no test: plans, predictions and pages.
+For tests see `pytest --help`. COMMAND --help lists the options of a command."""
 EXAMPLES = """examples:
   python -m prooflops plan llama-3-70b --devices 1024 --tokens 15T
   python -m prooflops plan path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
@@ -74,20 +74,24 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    plan = commands.add_parser("plan", help="FLOPs, days and memory of a training run, by formula")
+    plan = commands.add_parser(
+        "plan", help="print FLOPs, days and memory of a training run, by formula"
+    )
     add_model(plan)
     add_run(plan)
-    fits = commands.add_parser("fits", help="the cards that a training step of a model fits on")
+    fits = commands.add_parser(
+        "fits", help="predict the cards that a training step of a model fits on"
+    )
     add_model(fits)
-    choices = "also with layers recomputed, in fp32 and with 8-bit AdamW"
+    choices = "add lines with recomputed layers, in fp32 and with 8-bit AdamW"
     fits.add_argument("--choices", action="store_true", help=choices)
     fits.set_defaults(devices="1", tokens="1T", batch=None, mfu=0.4, dtype="bf16")
-    report = commands.add_parser("report", help="the page of a run that `make evidence` kept")
+    report = commands.add_parser("report", help="write the page of a run that `make evidence` kept")
     report.add_argument("file", help="NAME.jsonl; NAME.html and NAME.md are written beside it")
     compare = commands.add_parser(
-        "compare", help="many runs on one page: machines, versions, bad nodes"
+        "compare", help="compare many runs on one page: machines, versions, bad nodes"
     )
-    places = "folder, file or storage of run records; exit 1 if two runs show a machine as bad"
+    places = "folders or files of run records; the exit code is 1 if two runs show a machine as bad"
     compare.add_argument("records", nargs="+", help=places)
     folder = "folder of compare.html (default: %(default)s)"
     compare.add_argument("--report", default="reports", metavar="DIR", help=folder)
@@ -97,28 +101,32 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the model and what its state depends on."""
     add = parser.add_argument
-    known = f"{', '.join(KNOWN)}; one of {', '.join(presets())}"
-    add("model", help=f"{known}; a config.json or its folder; a name that transformers finds")
-    ignored = "a key of the config that changes no size"
+    known = f"{', '.join(KNOWN)}, {', '.join(presets())}"
+    add("model", help=f"{known}; or a config.json, its folder, or a name that transformers finds")
+    ignored = "accept this key of the config, which must not change a size; repeatable"
     add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
     usual = f"{USUAL_DEVICE}; of fits: {', '.join(CARDS)}"
-    add("--device", help=f"as you would call it: 'A100-SXM4-80GB' (default: {usual})")
+    add("--device", help=f"a card by its usual name, such as 'A100-SXM4-80GB' (default: {usual})")
     context = f"the model's context, at most {USUAL_SEQUENCE:,}"
-    add("--sequence", help=f"tokens of a sequence (default: {context})")
+    add("--sequence", help=f"tokens per sequence (default: {context})")
     recipe = "dtypes of the model state (default: %(default)s)"
     add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
-    add("--optimizer", default="adamw", help="default: %(default)s")
+    add("--optimizer", default="adamw", help="optimizer of the run (default: %(default)s)")
     add("--json", action="store_true", help="print the figures for programs")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds what a training run takes."""
     add = parser.add_argument
-    add("--devices", default="1", help="how many (default: %(default)s)")
-    add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
-    add("--batch", help="sequences a step (default: one for each device)")
-    add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
-    add("--dtype", default="bf16", help="of the products (default: %(default)s)")
+    add("--devices", default="1", help="number of devices (default: %(default)s)")
+    add(
+        "--tokens",
+        default="1T",
+        help="tokens of the whole run, such as 15T or 300B (default: %(default)s)",
+    )
+    add("--batch", help="sequences per step (default: one for each device)")
+    add("--mfu", type=float, default=0.4, help="MFU, a share of the peak (default: %(default)s)")
+    add("--dtype", default="bf16", help="dtype of the products (default: %(default)s)")
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:

@@ -33,7 +33,7 @@ INI = {
     "gate_history": (
         (
             "folder of the run records, relative to the rootdir; the environment variable "
-            "PROOFLOPS_HISTORY goes before it"
+            "PROOFLOPS_HISTORY overrides it"
         ),
         HISTORY,
     ),
@@ -44,40 +44,40 @@ INI = {
     "gate_min_effect": ("smallest change that counts", "3%"),
     "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
     "gate_memory": (
-        "whether calls that use more memory fail: fail, show, or off, which measures none",
+        "whether a call that uses more memory fails: fail, show, or off (not measured)",
         "fail",
     ),
     "gate_min_memory_effect": (
-        "smallest growth of memory that counts, if it is 4 KiB or more",
+        "smallest growth of memory that counts, at least 4 KiB",
         "5%",
     ),
     "gate_by": (
-        f"what decides: {', '.join(TIERS)}; all but time need valgrind",
-        "both where it is installed, else time",
+        f"figures that decide: {', '.join(TIERS)}; all but time need valgrind",
+        "both with valgrind installed, else time",
     ),
     "gate_min_instructions": (
-        "smallest change of the number of instructions that counts",
+        "smallest change in the number of instructions that counts",
         MIN_INSTRUCTIONS,
     ),
     "gate_instructions": (
-        "whether a benchmark fails that takes more instructions: fail or report",
+        "whether a benchmark with more instructions fails: fail or report",
         "report",
     ),
     "gate_missing": (
-        "whether a benchmark fails whose test stands in the code and did not run: fail or report",
+        "whether a benchmark fails if its test is in the code but did not run: fail or report",
         "fail",
     ),
     "gate_undecided": (
         (
-            "whether an INCONCLUSIVE benchmark passes: pass, with a warning; fail; or the slowdown "
-            f"that must be excluded, such as 20%; fail is {ALLOWED_OPEN}"
+            "whether an INCONCLUSIVE benchmark passes: pass (with a warning), fail, or the "
+            f"slowdown that must be excluded, such as 20%; fail means {ALLOWED_OPEN}"
         ),
         "pass",
     ),
     "gate_in_turn": (
         (
-            "whether both processes of a pair live at once and run in turn; false where only one "
-            "can, as with a port"
+            "whether both processes of a pair are alive at once; false if only one can be, as with "
+            "a port"
         ),
         "true",
     ),
@@ -89,46 +89,46 @@ FILES = ("json", "markdown")
 # Its default depends on other things.
 COMPUTED = ("gate_by",)
 FLAGS = {
-    "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
-    "--gate-noise-floor": "compare this code with itself: what can be detected here",
-    "--gate-history": "list records and baselines, and exit; --report=DIR: as a page, too",
+    "--gate": "fail if a regression is confirmed, or an exact quantity changes",
+    "--gate-noise-floor": "compare this code with itself: the smallest change it can detect",
+    "--gate-history": "list records and baselines, and exit; with --report=DIR also write a page",
 }
 # Each option has a metavar and a meaning.
 VALUES = {
     "--gate-baseline": (
         "NAME|latest",
-        "compare with the commit of this baseline of the history",
+        "compare with the commit of this baseline, or of the newest record",
     ),
     "--gate-versus": (
         "PYTHON|DIR|REVISION",
-        "compare with this other side; a branch means the merge base, main^0 its last commit",
+        "compare with this side; a branch means the merge base, main^0 its last commit",
     ),
     "--gate-bisect": (
         "GOOD",
-        "name the first slow commit since this revision or branch, for what got slower",
+        "name the first slow commit since GOOD for each benchmark that got slower",
     ),
-    "--gate-record": ("NAME", "keep this run, and store its commit as the baseline NAME"),
-    "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
-    "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
+    "--gate-record": ("NAME", "keep this run and its commit as the baseline NAME"),
+    "--gate-replicates": ("N", "at most N fresh processes a side, including those that confirm"),
+    "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05 (default: 3%%)"),
     "--gate-by": (
         "time|instructions|both",
-        "what decides (default: both with valgrind installed, else time)",
+        "figures that decide (default: both with valgrind installed, else time)",
     ),
     "--gate-min-instructions": (
         "X%",
-        f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)",
+        f"smallest change in instructions that counts (default: {MIN_INSTRUCTIONS}%)",
     ),
-    "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
-    "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
-    "--gate-markdown": ("FILE", "write it as Markdown, as a comment for a pull request"),
+    "--gate-budget": ("MINUTES", f"longest time of a comparison (default: {BUDGET_MIN:g})"),
+    "--gate-json": ("FILE", "write the comparison to this file, as JSON"),
+    "--gate-markdown": ("FILE", "write it as Markdown, for a comment on a pull request"),
 }
 # The groups of `pytest --help`, in the order of use.
 GROUPS = {
     "prooflops gate": "--gate --gate-versus --gate-baseline --gate-bisect --gate-noise-floor",
-    "prooflops gate: what decides": (
+    "prooflops gate: decision": (
         "--gate-by --gate-min-effect --gate-min-instructions --gate-replicates --gate-budget"
     ),
-    "prooflops gate: what is kept": "--gate-json --gate-markdown --gate-record --gate-history",
+    "prooflops gate: output": "--gate-json --gate-markdown --gate-record --gate-history",
 }
 
 

@@ -28,14 +28,14 @@ _examinations = pytest.StashKey["list[Examination]"]()
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add = parser.getgroup(MODEL_GROUP).addoption
-    own = "module:factory or path/to/file.py:factory; repeatable; see docs/how-to/your-model.md"
+    own = "report on the model of module:factory or path/to/file.py:factory; repeatable"
     add("--model", metavar="FACTORY", action="append", help=own)
-    add("--fits", action="store_true", help="also the cards that a step fits on, predicted")
-    choices = "--fits, also with layers recomputed, in bf16 or fp32, with 8-bit AdamW"
+    add("--fits", action="store_true", help="predict the cards that a step fits on")
+    choices = "like --fits, and with recomputed layers, in bf16 or fp32, and with 8-bit AdamW"
     add("--fits-choices", action="store_true", help=choices)
-    largest = "also the largest value of this argument of the factory whose step fits; repeatable"
+    largest = "find the largest value of this argument of the factory whose step fits; repeatable"
     add("--model-largest", metavar="ARGUMENT", action="append", default=[], help=largest)
-    memory = "memory for --model-largest, such as 4GiB (default: what is free; 1 GiB on a CPU)"
+    memory = "memory for --model-largest, such as 4GiB (default: the free memory; 1 GiB on a CPU)"
     add("--model-memory", metavar="BYTES", help=memory)
     suggest_options(parser, pluginmanager, RUN_GROUP, MACHINE_GROUP, MODEL_GROUP)
 

@@ -10,7 +10,7 @@ import pytest
 from accounting.checks import validated_choice
 
 RUN_GROUP = "prooflops"
-MACHINE_GROUP = "prooflops: what this machine must deliver"
+MACHINE_GROUP = "prooflops: floors of this machine"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -53,13 +53,13 @@ def named_number(text: str, option: str, kind: str, valid: Iterable[str]) -> tup
 def add_run_options(group: pytest.OptionGroup) -> None:
     """Adds options that choose what runs, for how long, and where the report goes."""
     add = group.addoption
-    where = "cpu, cuda, cuda:1, mps, xpu, or all cards (default: an accelerator, else cpu)"
+    where = "cpu, cuda, cuda:1, mps, xpu, or all for every card (default: an accelerator, else cpu)"
     add("--device", help=where)
-    add("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
-    add("--thorough", action="store_true", help="ten times the examples, long benchmarks")
-    only = "only this claim or topic; repeatable"
+    add("--quick", action="store_true", help="run a fifth of the examples, and short benchmarks")
+    add("--thorough", action="store_true", help="run ten times the examples, and long benchmarks")
+    only = "run only this claim or topic; repeatable"
     add("--claim", metavar="ID|TOPIC", action="append", default=[], help=only)
-    stated = "print the claims with these words, or all, and exit"
+    stated = "print the claims with these words, or all claims, and exit"
     add("--claims", metavar="WORDS", nargs="?", const="", help=stated)
     folder = "folder of report.html, report.md and verdicts.json (default: reports)"
     add("--report", metavar="DIR", default="reports", help=folder)
@@ -69,13 +69,13 @@ def add_machine_options(group: pytest.OptionGroup) -> None:
     """Adds options that say what is expected of the machine."""
     add = group.addoption
     least = (
-        "least share of the nominal rate: bf16=0.7, memory=0.85, link=0.6, or link=52e9 bytes per "
-        "second; mfu=0.4; launch=1e-5, seconds at most; repeatable"
+        "least share of the nominal rate, such as bf16=0.7 or memory=0.85; also link=52e9 (bytes "
+        "per second), launch=1e-5 (seconds) and mfu=0.4; repeatable"
     )
     add("--floor", metavar="FIGURE=VALUE", action="append", default=[], help=least)
-    healthy = "run record of a healthy machine, whose figures are the floors"
+    healthy = "run record of a healthy machine, from whose figures the floors follow"
     add("--reference", metavar="FILE", help=healthy)
-    dense = "dense peak where none is on record, such as bf16=989e12; repeatable"
+    dense = "dense peak of this machine, such as bf16=989e12; repeatable"
     add("--peak", metavar="DTYPE=FLOP_PER_S", action="append", default=[], help=dense)
-    known = "claims known to fail here: one id a line, # comments"
+    known = "file of claims that do not fail the run: one id a line, # comments"
     add("--known-failures", metavar="FILE", help=known)

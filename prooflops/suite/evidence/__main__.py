@@ -1,11 +1,13 @@
-"""Runs the claims and benchmarks so that no test ends the run: `make validate`, `make evidence`, or
+"""Runs claims and benchmarks one by one, so that no test can end the run.
+
+`make validate` and `make evidence` call it:
 
     python -m prooflops.suite.evidence [--out PATH] [--resume [FILE]] [TESTS OR OPTIONS OF PYTEST]
 
-pytest-xdist runs claims side by side; one plain process runs the tests that measure time, as
-pytest-benchmark needs, and all of them where xdist is not installed. A process that is lost, or
-that has lost its device, is replaced. All that is learned goes to one file, test by test; verdicts,
-record and pages are made of it. A run that was killed or interrupted goes on with --resume.
+pytest-xdist runs claims side by side. Then one plain process runs the tests that measure time, as
+pytest-benchmark needs; without xdist it runs all tests. A process that is lost, or that has lost
+its device, is replaced. Each result goes to one file at once. Verdicts, record and pages are made
+from it, and an interrupted run resumes with it.
 """
 
 from __future__ import annotations
@@ -79,6 +81,9 @@ def main(arguments: Sequence[str]) -> int:
         )
         return pytest.ExitCode.USAGE_ERROR
     if is_left_to_pytest(rest):
+        if {"--help", "-h"}.intersection(rest):
+            parser().print_help()
+            sys.stdout.flush()
         plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *plugins, *rest])
     if options.index:
@@ -100,7 +105,8 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "python -m prooflops.suite.evidence",
-        description=__doc__,
+        description="Runs claims and benchmarks, and keeps each result in one file. "
+        "An interrupted run resumes with that file. Other words are those of pytest.",
         add_help=False,
         allow_abbrev=False,
     )
@@ -111,21 +117,27 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const=Path(),
         metavar="FILE",
-        help="go on with this run, by default with the newest unfinished one; --out gets its lines",
-    )
-    made.add_argument("--minutes", type=float, help="of this call; the last 1.5 start no test")
-    made.add_argument(
-        "--timeout", type=float, default=180.0, metavar="SECONDS", help="of a test, default 180"
+        help="resume this run (default: the newest unfinished one); --out names a new file",
     )
     made.add_argument(
-        "-n", "--numprocesses", default="auto", metavar="N", help="as of xdist, default auto"
+        "--minutes", type=float, help="longest time of this call; the last 1.5 start no test"
     )
-    made.add_argument("--index", action="store_true", help="only write the pages in results/ anew")
+    made.add_argument(
+        "--timeout",
+        type=float,
+        default=180.0,
+        metavar="SECONDS",
+        help="longest time of a test (180)",
+    )
+    made.add_argument(
+        "-n", "--numprocesses", default="auto", metavar="N", help="processes, as for xdist (auto)"
+    )
+    made.add_argument("--index", action="store_true", help="only rewrite the pages in results/")
     made.add_argument(
         "--check",
         type=Path,
         metavar="FILE",
-        help="only say whether the gallery takes this file: a whole run by today's method",
+        help="only say whether the gallery takes this file, a whole run by today's method",
     )
     return made
 
