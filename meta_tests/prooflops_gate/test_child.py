@@ -383,6 +383,7 @@ def test_a_process_without_a_record_is_named_with_what_it_printed(children, test
 UNTIMED = """
 import tracemalloc
 from collections import deque
+import time
 import pytest
 
 # A list that grows in the traced call counts whole, and that of a fast machine is long.
@@ -421,6 +422,9 @@ def test_pedantic_warm_up(benchmark, rounds):
     assert [*calls] == [*[False] * (rounds - 2), True, False, False, False]
     assert len(made) == rounds + 2
 
+def test_slow_when_traced(benchmark):
+    benchmark(lambda: time.sleep(0.3 if tracemalloc.is_tracing() else 0) or bytearray(9000))
+
 def test_generator(benchmark):
     benchmark(lambda: (number for number in range(9)))
 
@@ -451,11 +455,15 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     resources = {name: figures.get("gate_resources") for name, figures in extra(done).items()}
     found = {name: figures["memory"] for name, figures in resources.items() if figures}
     assert found.keys() == {f"test_{name}" for name in (
-        "plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up[3]", "pedantic_warm_up[4]"
+        "plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up[3]", "pedantic_warm_up[4]",
+        "slow_when_traced",
     )}  # fmt: skip
     assert 100_000 <= found["test_plain"] < 101_000
     assert 50_000 <= found["test_pedantic_iterations"] < 51_000
     assert 1000 <= found["test_pedantic_warm_up[3]"] < 2000
+    # Few processes measure memory: what that takes is no cost of a pair.
+    cost = done.calls[next(name for name in done.calls if "slow_when_traced" in name)]
+    assert 0.3 - 0.01 < cost["once_s"] < cost["test_s"] - cost["seconds"]
     children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
     with children.processes() as processes:
         done = children.run(processes, memory=())

@@ -17,6 +17,7 @@ from typing import Any
 
 from prooflops_gate.child.rounds import Rounds, cuda_of_torch
 from prooflops_gate.machine.core_speed import CoreSpeed
+from prooflops_gate.unpatched import time
 
 try:
     import tracemalloc
@@ -39,11 +40,13 @@ class UntimedCall:
         self.measured_round = measured_round
         self.rounds = 0
         self.last_figures: Figures = {}
+        self.seconds = 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        self.last_figures = {}
+        self.last_figures, began = {}, time.monotonic()
         result = call_traced(self.last_figures, self.function, *args, **kwargs)
+        self.seconds += time.monotonic() - began
         if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
             # Its work is still to be done.
             self.last_figures = {}
@@ -56,18 +59,22 @@ class UntimedCall:
 
 
 def instrument(
-    measures_memory: Callable[[], bool], speed: CoreSpeed, longest_s: float = math.inf
+    measures_memory: Callable[[], bool],
+    leave_out: Callable[[float], None],
+    speed: CoreSpeed,
+    longest_s: float = math.inf,
 ) -> None:
     """Makes pytest-benchmark measure calls that it doesn't time, and watches its timed rounds.
 
-    `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark
+    `measures_memory`: whether the memory of the test that runs is to be measured. The seconds that
+    this adds are left out of the cost of a process, as few processes do it. A benchmark
     whose calls take more than `longest_s` together is skipped. The figures go to `extra_info`.
     With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is measured, and
     only the samples of the core's speed before and after a test remain.
     """
     fixture_class = known_fixture_class()
     if fixture_class is not None:
-        measure_untimed_calls(fixture_class, measures_memory)
+        measure_untimed_calls(fixture_class, measures_memory, leave_out)
         watch_timed_rounds(fixture_class, Rounds(speed, longest_s))
 
 
@@ -82,7 +89,9 @@ def known_fixture_class() -> Any:
     return found if is_known else None
 
 
-def measure_untimed_calls(fixture_class: Any, measures_memory: Callable[[], bool]) -> None:
+def measure_untimed_calls(
+    fixture_class: Any, measures_memory: Callable[[], bool], leave_out: Callable[[float], None]
+) -> None:
     """Measures the memory of an untimed call in `benchmark(...)` and `benchmark.pedantic(...)`."""
     plain, pedantic = fixture_class.__call__, fixture_class.pedantic
 
@@ -95,6 +104,7 @@ def measure_untimed_calls(fixture_class: Any, measures_memory: Callable[[], bool
         result = method(fixture, untimed, *args, **kwargs)
         if untimed.last_figures and fixture.stats:
             fixture.stats.extra_info.setdefault(EXTRA_INFO_KEY, untimed.last_figures)
+            leave_out(max(untimed.seconds - fixture.stats.stats.min, 0.0))
         return result
 
     def call(self: Any, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:

@@ -153,7 +153,9 @@ class ChildPlugin:
 
         Later processes skip this work, because the first has done it.
         """
-        name = self.name_of(item)
+        self.leave_out_of(self.name_of(item), seconds)
+
+    def leave_out_of(self, name: str, seconds: float) -> None:
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
     def measures_memory(self) -> bool:
@@ -388,7 +390,12 @@ def pytest_configure(config: pytest.Config) -> None:
         replicate.counter.instrument()
     else:
         longest_s = config.stash[TASK]["longest_s"]
-        instrument(replicate.measures_memory, replicate.speed, longest_s)
+        instrument(
+            replicate.measures_memory,
+            lambda seconds: replicate.leave_out_of(replicate.current, seconds),
+            replicate.speed,
+            longest_s,
+        )
     # Functions that the tests register later run before this one.
     atexit.register(replicate.leave)
     config.pluginmanager.register(replicate, "prooflops_gate.replicate")
