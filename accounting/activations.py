@@ -165,12 +165,12 @@ def activation_bytes(
     dropout: bool = False,
     fused_norms: bool = False,
 ) -> int:
-    """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim ·
-    layers elements.
+    """Bytes that the forward pass leaves for the backward pass.
 
-    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of
-    random state per input on the CPU. `micro_batches` splits the batch and accumulates gradients:
-    the activations are those of the largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
+    A deep linear net leaves batch · dim · layers elements. `checkpoint_every` = k keeps only the
+    input of every k layers. Not included: 5056 bytes of random state per input on the CPU.
+    `micro_batches` splits the batch and accumulates gradients: the activations are those of the
+    largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
     Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 +
     5·a·s/h). The source leaves out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1.

@@ -1,5 +1,4 @@
-"""FLOPs of scaled dot-product attention: products of every query with every key and value it may
-see.
+"""FLOPs of scaled dot-product attention: products of queries with keys and values.
 
 Every function raises ValueError for a negative size, an unknown convention or rule.
 """
@@ -101,8 +100,7 @@ def attention_pairs(
     pairs: str = "full",
     window: int | None = None,
 ) -> int:
-    """Pairs of query and key that are scored: Q·K for "full", those that the mask passes for
-    "causal".
+    """Scored pairs of query and key: Q·K for "full", those that the mask passes for "causal".
 
     Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; with a window of w ≤
     S, which lets a query see the last w keys including its own, S·w − w·(w − 1)/2. With more keys
@@ -155,12 +153,11 @@ def attention_flops(attention: Attention) -> int:
 
 @checked(attention=instance_of(Attention))
 def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
-    """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five
-    ("flash").
+    """FLOPs of the gradients of q, k and v.
 
-    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats
-    s = q·kᵀ: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for
-    MFU.
+    There are four products, twice the forward ("math"), or five ("flash"): dp = do·vᵀ, dv = pᵀ·do,
+    dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats s = q·kᵀ: 2.5 times the
+    forward. That fifth product is recomputation: it counts for HFU, not for MFU.
     Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads −
     kv_heads)·keys·d each.
     Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the

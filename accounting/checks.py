@@ -1,5 +1,4 @@
-"""Argument checks shared by the formulas: each error names the argument, its value and what is
-valid.
+"""Argument checks of the formulas: an error names the argument, its value and the valid ones.
 
 Each check returns the value in plain Python, to compute with: an int32 of numpy overflows silently.
 """
@@ -22,8 +21,9 @@ Check = Callable[[str, Any], object]
 
 
 def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
-    """`value` as an int if it is a whole number of any type (70e9 is) of at least `minimum`; a bool
-    is refused.
+    """`value` as an int of at least `minimum`.
+
+    A whole number of any type (70e9) is accepted, a bool is refused.
 
     >>> validated_int("parameters", 70e9)
     70000000000
@@ -74,8 +74,9 @@ def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tup
 def validate_fields(
     instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()
 ) -> None:
-    """Checks these fields of a frozen dataclass, in its __post_init__, as integers, and `flags` as
-    bools.
+    """Checks fields of a frozen dataclass as integers, and `flags` as bools.
+
+    Call it in `__post_init__`.
 
     >>> from types import SimpleNamespace
     >>> shape = SimpleNamespace(rows=3.0, tied=True)
@@ -152,8 +153,9 @@ def validated_real(name: str, value: object) -> float:
 
 
 def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
-    """The element of `valid` that equals `value`; otherwise an error that lists them and suggests
-    the nearest.
+    """The element of `valid` that equals `value`.
+
+    Otherwise an error lists the valid ones and suggests the nearest.
 
     >>> validated_choice("norm", "layer_norm", ["layernorm", "rmsnorm"])
     Traceback (most recent call last):
@@ -191,11 +193,10 @@ def validated_model(name: str, value: T) -> T:
 def checked(
     *integers: str, flags: Iterable[str] = (), **checks: Check
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator that replaces arguments by their checked values; None passes where it is the
-    default.
+    """A decorator that replaces arguments by their checked values.
 
-    `integers` and `flags` name arguments for `validated_int` and `validated_bool`; others have
-    their check by name.
+    None passes where it is the default. `integers` and `flags` name arguments for `validated_int`
+    and `validated_bool`; others have their check by name.
 
     >>> @checked("height", width=at_least_one)
     ... def area(width, height):

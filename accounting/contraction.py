@@ -98,8 +98,9 @@ class Contraction:
 
 
 def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
-    """The contraction of torch.einsum's `equation` over operands of these shapes; raises as
-    `einsum_flops` does.
+    """The contraction of torch.einsum's `equation` over operands of these shapes.
+
+    Raises as `einsum_flops` does.
 
     >>> parsed("...i,i->...", [(2, 3, 4), (4,)]).sizes
     {'.2': 2, '.1': 3, 'i': 4}

@@ -59,8 +59,9 @@ class Convolution:
 
     @cached_property
     def output_size(self) -> tuple[int, ...]:
-        """Positions per dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ +
-        1.
+        """Positions per dimension of the output.
+
+        Each is ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1.
         """
         names = ("input_size", "kernel_size", "stride", "padding", "dilation")
         return tuple(
@@ -77,8 +78,9 @@ class Convolution:
 
     @property
     def product_flops(self) -> int:
-        """FLOPs without bias: each output sums over its group's input channels and the kernel's
-        elements.
+        """FLOPs without bias.
+
+        Each output sums over its group's input channels and the kernel's elements.
         """
         return (
             MULTIPLY_ADD_FLOPS
@@ -90,12 +92,11 @@ class Convolution:
 
 @checked(convolution=instance_of(Convolution))
 def convolution_flops(convolution: Convolution) -> int:
-    """FLOPs of a convolution: 2·batch·out_channels·(output positions)·(in_channels/groups)·(kernel
-    elements).
+    """FLOPs of a convolution: 2·(output elements)·(in_channels/groups)·(kernel elements).
 
-    Each weight is used once per output position: 2·(parameters)·(positions), not 2·(parameters). A
-    bias adds one FLOP per output. Products with padding are counted, as torch does; FFT and
-    Winograd kernels need fewer.
+    The output has batch·out_channels·(output positions) elements. Each weight is used once per
+    output position: 2·(parameters)·(positions), not 2·(parameters). A bias adds one FLOP per
+    output. Products with padding are counted, as torch does; FFT and Winograd kernels need fewer.
 
     >>> convolution_flops(Convolution(1, 1, 1, (16, 16), (1, 1)))
     512

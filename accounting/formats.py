@@ -1,5 +1,4 @@
-"""Number formats: everything that follows from a bit layout, and the block-scaled formats built on
-the small ones.
+"""Number formats: what follows from a bit layout, and block formats built on small ones.
 
 A format is a row of a table: its bit fields, bias and reserved patterns. Largest value, smallest
 values, spacing, decoding and rounding are derived from that row. Patterns are Python integers;
@@ -31,13 +30,12 @@ ALL_FINITE = "all_finite"  # every pattern is a number
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the
-    fraction bits.
+    """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias).
 
-    An exponent field of zero means a subnormal: (-1)^sign · fraction / 2^f · 2^(1 - bias).
-    `specials` says which patterns are not finite numbers. `padding_bits` are stored but unused:
-    tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2
-    packs two elements), None if torch has no such dtype.
+    f is the number of fraction bits. An exponent field of zero means a subnormal: (-1)^sign ·
+    fraction / 2^f · 2^(1 - bias). `specials` says which patterns are not finite numbers.
+    `padding_bits` are stored but unused: tf32 has 19 bits and occupies 32. `torch_name` is the
+    attribute of `torch` (float4_e2m1fn_x2 packs two elements), None if torch has no such dtype.
     Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2);
     Noune et al. 2022, arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and
     E8M0).
@@ -101,8 +99,9 @@ class Format:
 
     @property
     def eps(self) -> float:
-        """The distance from 1 to the next larger value, 2^-f; rounding errs by at most eps/2 of a
-        normal value.
+        """The distance from 1 to the next larger value, 2^-f.
+
+        Rounding errs by at most eps/2 of a normal value.
         """
         return math.ldexp(1.0, -self.fraction_bits)
 
@@ -120,8 +119,9 @@ class Format:
         return self.signed and self.subnormals and self.specials != FNUZ
 
     def decode(self, pattern: int) -> float:
-        """The value of a bit pattern, exactly. Raises ValueError for a pattern of more than `bits`
-        bits.
+        """The value of a bit pattern, exactly.
+
+        Raises ValueError for a pattern of more than `bits` bits.
 
         >>> format_of("bf16").decode(0x3FC0)
         1.5
@@ -144,8 +144,7 @@ class Format:
         return -value if negative else value
 
     def encode(self, value: float, overflow: str | None = None) -> int:
-        """The pattern of the representable value nearest to `value`; a tie goes to the even
-        significand.
+        """The pattern of the representable value nearest to `value`, ties to even.
 
         `overflow` decides above `max`: "inf" (the default if the format has one), "saturate" (the
         largest finite value) or "nan". Without an infinity it must be given, because vendors and
@@ -283,8 +282,9 @@ _NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name
 
 
 def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
-    """The name in `FORMATS` of a dtype: given by our or torch's name in any case, or as an object
-    of torch or numpy.
+    """The name in `FORMATS` of a dtype.
+
+    The dtype may be our or torch's name in any case, or an object of torch or numpy.
 
     Raises ValueError for a dtype that is unknown, not `valid` or ambiguous, with suggestions.
 
@@ -328,8 +328,7 @@ def element_bits(dtype: Dtype) -> int:
 
 @dataclass(frozen=True)
 class QuantisedBlocks:
-    """The content of a block format: a scale per block, the elements, and a scale of the whole
-    tensor.
+    """The content of a block format: elements, a scale per block, and one of the tensor.
 
     >>> blocks = QuantisedBlocks(2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0))
     >>> blocks.values
@@ -372,16 +371,17 @@ class BlockFormat:
 
     @property
     def bits_per_element(self) -> float:
-        """Element bits + scale bits / block size. Ignored: the scale of the tensor, 32 bits in
-        all.
+        """Element bits + scale bits / block size.
+
+        Ignored: the scale of the tensor, 32 bits in all.
         """
         return self.element.storage_bits + self.scale.storage_bits / self.block_size
 
     def storage_bits(self, elements: int) -> int:
-        """Bits of `elements` elements with all their scales; a last, shorter block has a whole
-        scale.
+        """Bits of `elements` elements with all their scales.
 
-        Ignored: padding of scales in a kernel's memory layout.
+        A last, shorter block has a whole scale. Ignored: padding of scales in a kernel's memory
+        layout.
 
         >>> block_format_of("nvfp4").storage_bits(1024)
         4640

@@ -1,5 +1,4 @@
-"""Strided layout: where in its storage each element of a tensor lies, and when a view of it can
-exist.
+"""Strided layout: where each element of a tensor lies, and when a view can exist.
 
 A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The
 element at `index` is `storage[offset + Σ index·stride]`. Everything here follows exactly from that
@@ -74,8 +73,7 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether row-major iteration walks the storage one element at a time, without a gap: torch's
-    is_contiguous.
+    """Whether row-major iteration walks the storage without a gap: torch's is_contiguous.
 
     Strides must be the contiguous ones for dimensions of more than one element: the stride of a
     dimension of size 1 is never used. A tensor without elements is contiguous by definition.
@@ -89,10 +87,10 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Shape of an elementwise operation: aligned at the last dimension; sizes that differ must be 1
-    on one side.
+    """Shape of an elementwise operation on these shapes.
 
-    A size of 1 or a missing leading dimension is repeated by a stride of 0, without memory.
+    They are aligned at the last dimension; sizes that differ must be 1 on one side. A size of 1 or
+    a missing leading dimension is repeated by a stride of 0, without memory.
     Raises ValueError that names the shapes if two sizes other than 1 meet.
     Source: broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
 
@@ -115,8 +113,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
-    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements,
-    as in torch's views.
+    """`new_shape` with its one −1, if any, replaced by the size that torch infers.
 
     Raises ValueError for a second −1, for element counts that differ, and for a −1 beside a 0 (any
     size would do).
@@ -160,8 +157,7 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[in
 def view_strides(
     shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Strides with which `new_shape` views the elements of (shape, strides) in order; None if only
-    a copy can.
+    """Strides with which `new_shape` views the same elements; None if only a copy can.
 
     The tensor consists of stretches of dimensions that a single stride walks through. A new
     dimension may divide a stretch or be one of several that make it up; spanning two would space
@@ -201,12 +197,11 @@ def view_strides(
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of
-    the same name.
+    """Shape, strides and offset of a tensor.
 
-    Views only rewrite these three, so they cost no memory and the same time at any size. Negative
-    dimensions and indices count from the end. Operations that torch refuses raise errors that name
-    the argument.
+    Each method gives the layout of torch's operation of the same name. Views only rewrite these
+    three, so they cost no memory and the same time at any size. Negative dimensions and indices
+    count from the end. Operations that torch refuses raise errors that name the argument.
     Source: tensor views, https://docs.pytorch.org/docs/stable/tensor_view.html
 
     >>> x = contiguous_layout((3, 4))
@@ -227,8 +222,9 @@ class Layout:
 
     @property
     def numel(self) -> int:
-        """Number of elements shown: Π shape. Not the storage's: an expanded tensor shows one
-        element many times.
+        """Number of elements shown: Π shape.
+
+        The storage may have fewer: an expanded tensor shows one element many times.
         """
         return math.prod(self.shape)
 
@@ -238,11 +234,10 @@ class Layout:
 
     @property
     def storage_numel(self) -> int:
-        """Elements of the least storage for this tensor: offset + 1 + Σ (shape[d] − 1)·strides[d];
-        0 if it has none.
+        """Elements of the least storage: offset + 1 + Σ (shape[d] − 1)·strides[d].
 
-        An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more
-        (gaps are included).
+        A tensor without elements needs 0. An expanded tensor (stride 0) spans fewer elements than
+        it shows, a slice with steps more (gaps are included).
         """
         steps = ((size - 1) * width for size, width in zip(self.shape, self.strides, strict=True))
         return self.offset + 1 + sum(steps) if self.numel else 0
@@ -272,8 +267,9 @@ class Layout:
     def slice(
         self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
     ) -> Layout:
-        """Every step-th entry from start up to end: the offset grows by start·stride, the stride
-        times step.
+        """Every step-th entry from start up to end.
+
+        The offset grows by start·stride, and the stride is multiplied by step.
         """
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
@@ -305,8 +301,9 @@ class Layout:
         )
 
     def expand(self, shape: Sequence[int]) -> Layout:
-        """Repeats dimensions of size 1 and adds new ones in front, with stride 0. −1 keeps a
-        size.
+        """Repeats dimensions of size 1 and adds new ones in front, with stride 0.
+
+        −1 keeps a size.
         """
         if len(shape) < len(self.shape):
             raise ValueError(
@@ -348,8 +345,9 @@ class Layout:
         )
 
     def view(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order under another shape: `view_strides`, or ValueError
-        for None.
+        """The same elements in the same order under another shape.
+
+        Raises ValueError where `view_strides` gives None.
         """
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
@@ -360,9 +358,7 @@ class Layout:
         return Layout(new_shape, strides, self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its
-        own.
-        """
+        """A view where one exists, otherwise the contiguous layout of a copy."""
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
         return (
@@ -391,8 +387,9 @@ class Layout:
         return self.view((*self.shape[:dim], *inner, *self.shape[dim + 1 :]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout:
-        """The entries whose indices in dim2 and dim1 differ by `offset`, as a last dimension: the
-        strides add.
+        """The entries whose indices in dim2 and dim1 differ by `offset`.
+
+        They are a last dimension, whose stride is the sum of both.
         """
         rank = len(self.shape)
         row, column = _wrapped("dim1", dim1, rank), _wrapped("dim2", dim2, rank)

@@ -1,10 +1,10 @@
-"""Parameters, FLOPs and cache of a model, from its three lists (`accounting.parts`). Builders:
-`accounting.layers`.
+"""Parameters, FLOPs and cache of a model, from its three lists.
 
-FLOPs are those of matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms,
-activations, softmax, rotary embeddings and residual additions, a few FLOPs per activation where a
-matrix costs 2·dim. Every function raises ValueError for a negative size, an unknown convention, a
-sequence beyond the learned positions.
+The lists are those of `accounting.parts`; `accounting.layers` builds them. FLOPs are those of
+matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms, activations,
+softmax, rotary embeddings and residual additions, a few FLOPs per activation where a matrix costs
+2·dim. Every function raises ValueError for a negative size, an unknown convention, a sequence
+beyond the learned positions.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ __all__ = [
 
 
 class Model(Protocol):
-    """Any object with these three lists: weight products, products of activations, all other
-    parameters.
+    """Any object with three lists: linear maps, attentions and other parameters.
 
     >>> from types import SimpleNamespace
     >>> maps = [LinearMaps("head", 3, 5)]
@@ -89,10 +88,10 @@ OUTSIDE_LAYERS = ("input", "head")
 
 @checked(model=validated_model)
 def parameter_counts(model: Model) -> dict[str, int]:
-    """Parameters by part: for each linear map copies·(in·out + bias), and all others. Absent parts
-    are left out.
+    """Parameters by part: copies·(in·out + bias) per linear map, and all others.
 
-    Exact: equals `sum(p.numel() for p in net.parameters())` of the built net.
+    Absent parts are left out. Exact: equals `sum(p.numel() for p in net.parameters())` of the built
+    net.
 
     >>> parameter_counts(GPT2_SMALL)["embedding"], sum(parameter_counts(GPT2_SMALL).values())
     (38597376, 124439808)
@@ -105,8 +104,9 @@ def parameter_counts(model: Model) -> dict[str, int]:
 
 @checked(model=validated_model)
 def parameter_count(model: Model) -> int:
-    """Parameters of `model`, each stored element once: a tied head adds none, idle experts count in
-    full.
+    """Parameters of `model`, each stored element once.
+
+    A tied head adds none, and idle experts count in full.
 
     >>> parameter_count(LLAMA3_70B)
     70553706496
@@ -150,12 +150,11 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
 
 @checked("batch", model=validated_model)
 def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> Work:
-    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds
-    generation.
+    """FLOPs and bytes of one further token for each of `batch` sequences.
 
-    Each weight that a token uses is read once per batch, each sequence's cache once; of the
-    experts at most as many as the batch can reach. Ignored: activations, the new token's own cache
-    entry, look-ups.
+    Its `intensity` bounds generation. Each weight that a token uses is read once per batch, each
+    sequence's cache once; of the experts at most as many as the batch can reach. Ignored:
+    activations, the new token's own cache entry, look-ups.
 
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2)
     1.13
@@ -238,14 +237,13 @@ def recompute_flops(
     early_stop: bool = False,
     pairs: str = "full",
 ) -> int:
-    """FLOPs that the backward pass repeats if only the input of every `every` layers is kept: the
-    layers' forward pass.
+    """FLOPs that the backward pass repeats: the forward pass of checkpointed layers.
 
-    This turns 6ND into 8ND, whatever `every` is. With `early_stop`, torch's default for the
-    non-reentrant form, recomputation ends at a segment's last saved tensor and skips its last
-    product. That is a block's down projection, or a linear net's last matrix. After experts it
-    skips nothing, since the router's weights need their outputs. Exact with early stop if all
-    layers are alike in this, or `every` is 1.
+    Only the input of every `every` layers is kept. This turns 6ND into 8ND, whatever `every` is.
+    With `early_stop`, torch's default for the non-reentrant form, recomputation ends at a segment's
+    last saved tensor and skips its last product. That is a block's down projection, or a linear
+    net's last matrix. After experts it skips nothing, since the router's weights need their
+    outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
@@ -344,8 +342,7 @@ def _layers_fed(part: Part, trained: list[Part]) -> int:
 
 @checked("parameters", "tokens")
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
-    """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a
-    "step".
+    """FLOPs by rule of thumb: "forward" 2ND, "backward" 4ND, "step" 6ND.
 
     It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw
     and dx) and that nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.

@@ -30,8 +30,7 @@ class Built:
 
 @dataclass(frozen=True)
 class DeepLinear(Built):
-    """Linear layers in sequence without nonlinearity: `layers` of dim × dim, then a head of dim ×
-    outputs.
+    """`layers` linear maps of dim × dim without nonlinearity, then a head of dim × outputs.
 
     The lecture's net: L·D² + D parameters. `inputs` is the width of the data if it differs from
     `dim`.
@@ -66,10 +65,10 @@ class DeepLinear(Built):
 
 @dataclass(frozen=True)
 class Transformer(Built):
-    """Decoder-only transformer: embedding, `layers` blocks of attention and MLP, each after a norm,
-    norm, head.
+    """A decoder-only transformer.
 
-    `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three
+    It has an embedding, `layers` blocks of attention and MLP, each after a norm, then a norm and a
+    head. `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three
     matrices, down(silu(gate(x)) · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1
     each block has that many MLPs and a router without bias; a token goes to `active_experts`.
     `learned_positions` is the length of the table of position embeddings; 0 means rotary, without

@@ -1,6 +1,4 @@
-"""The state that training keeps per parameter, as data: a row for each optimizer and each recipe of
-dtypes.
-"""
+"""The state that training keeps per parameter, as rows of optimizers and recipes."""
 
 from __future__ import annotations
 
@@ -16,13 +14,12 @@ from accounting.formats import dtype_name
 
 @dataclass(frozen=True)
 class Optimizer:
-    """State that an optimizer keeps per parameter tensor: `buffers` of its shape, and `scalars` of
-    four bytes.
+    """State that an optimizer keeps per parameter tensor.
 
-    `class_name` is in torch.optim, or names its module. Buffers are named by their keys in
-    `optimizer.state[parameter]`; `options` are the constructor's arguments. `eager` state is
-    allocated by the constructor, all other state at the first step for which the parameter has a
-    gradient.
+    `buffers` have its shape, and `scalars` have four bytes. `class_name` is in torch.optim, or
+    names its module. Buffers are named by their keys in `optimizer.state[parameter]`; `options` are
+    the constructor's arguments. `eager` state is allocated by the constructor, all other state at
+    the first step for which the parameter has a gradient.
 
     If `factored` is given, tensors of two or more dimensions keep only those: sums over the last
     dimension and over the one before. `matrices_only` optimizers refuse other shapes. 8-bit buffers
@@ -80,8 +77,9 @@ IMPLEMENTATIONS = ("fused", "foreach", "for-loop")
 
 
 def optimizer_of(optimizer: Any) -> Optimizer:
-    """The row of `OPTIMIZERS` for a name in any case, or for an optimizer's class or instance; an
-    `Optimizer` is one.
+    """The row of `OPTIMIZERS` for a name in any case, a class or an instance.
+
+    An `Optimizer` is its own row.
 
     >>> optimizer_of("AdamW").buffers
     ('exp_avg', 'exp_avg_sq')
@@ -108,8 +106,9 @@ def _is_class(kind: type, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters
-    to update.
+    """The dtype of each class of tensors that training keeps.
+
+    `master` is a copy of the parameters to update.
 
     >>> from accounting.memory import model_state
     >>> model_state(1000, "sgd", Recipe("bf16", "float32", "fp32", master="fp32"))

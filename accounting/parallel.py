@@ -1,5 +1,4 @@
-"""Training on many devices: parameters that each stores, bytes it sends in a step, and its idle
-time.
+"""Training on many devices: parameters stored, bytes sent and idle time of each.
 
 For transformers. Where layers differ, the fullest stage has the largest: exact if they are
 neighbours, like DeepSeek-V3's with experts. Bytes on the wire are those that one device of the
@@ -45,12 +44,11 @@ KEYS = ("key", "value")
 
 @checked(ranks=at_least_one)
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bytes that each rank of a ring sends, over the size of the whole array: (n − 1)/n, twice that
-    for an all-reduce.
+    """Bytes that each rank of a ring sends, over the size of the whole array.
 
-    The array is each rank's input (all-reduce, reduce-scatter, all-to-all) or output (all-gather).
-    Bus bandwidth is this times the algorithm's (size over time), and does not depend on the number
-    of ranks.
+    It is (n − 1)/n, and twice that for an all-reduce. The array is each rank's input (all-reduce,
+    reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is this times the algorithm's
+    (size over time), and does not depend on the number of ranks.
     Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
@@ -60,8 +58,9 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class Collective(NamedTuple):
-    """A communication of one device with the others of `ranks`, `times` per step, for a `kind` of
-    parallelism. `bytes` are those of the whole array.
+    """A communication of one device with the others of `ranks`.
+
+    It happens `times` per step, for a `kind` of parallelism. `bytes` are those of the whole array.
 
     >>> bf16_gradients_of_8b = 16 * 10**9
     >>> Collective("data", "all-reduce", ranks=8, bytes=bf16_gradients_of_8b, times=1).sent_bytes
@@ -178,8 +177,9 @@ class Parallelism:
         return min([self.tensor, *(each.kv_heads for each in _attentions(model))])
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
-        """Sequences of a micro-batch and their length; raises ValueError if the split does not
-        divide them.
+        """Sequences of a micro-batch and their length.
+
+        Raises ValueError if the split does not divide them.
         """
         parts = self.data * self.micro_batches
         batch, sequence = at_least_one("batch", batch), at_least_one("sequence", sequence)
@@ -196,12 +196,12 @@ class Parallelism:
 
 @checked(model=validated_model, split=instance_of(Parallelism))
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
-    """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and
-    of the ends.
+    """Parameters on a device of the fullest stage before ZeRO.
 
-    `tensor` divides matrices and embeddings. Norms, routers, learned positions and MLA's maps to
-    low ranks are replicated on each device. So are key and value heads if there are fewer than
-    ranks. The fullest stage has the embedding or the head, and a copy of a tied embedding.
+    It sums those of its layers, its experts and the ends. `tensor` divides matrices and embeddings.
+    Norms, routers, learned positions and MLA's maps to low ranks are replicated on each device. So
+    are key and value heads if there are fewer than ranks. The fullest stage has the embedding or
+    the head, and a copy of a tied embedding.
     Ignored: biases after row-parallel matrices, also whole, 2·dim per layer. Source: Shoeybi et al.
     2019, arXiv:1909.08053, section 3.
 
@@ -259,8 +259,9 @@ def collectives(
     sequence: int,
     recipe: str | Recipe = "bf16-fp32-gradients-master",
 ) -> tuple[Collective, ...]:
-    """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of
-    parallelism.
+    """Communication of one device of the busiest stage in a step, by kind of parallelism.
+
+    The step has `batch` sequences.
 
     - tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the
       gradients before attention, MLP and head. `sequence` makes them all-gathers and

@@ -47,11 +47,11 @@ class Part:
 
 @dataclass(frozen=True)
 class LinearMaps(Part):
-    """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by
-    `uses` of them.
+    """Equal matrices of in_features × out_features.
 
-    Experts are stored but mostly not used; a tied head is used but not stored. Checkpointing with
-    early stop skips products that end a layer (`ends_layer`), since nothing keeps their result.
+    A layer stores `copies`, and a row is multiplied by `uses` of them. Experts are stored but
+    mostly not used; a tied head is used but not stored. Checkpointing with early stop skips
+    products that end a layer (`ends_layer`), since nothing keeps their result.
 
     >>> LinearMaps("mlp", 8, 32, layers=3, copies=4, uses=2, bias=True).parameters
     3456
@@ -242,8 +242,9 @@ class Parts:
             return tuple(moved(each) for each in parts if layers)
 
         def moved(each: AnyPart) -> AnyPart:
-            """The part elsewhere; its sizes were checked when it was made, which takes longer than
-            this.
+            """The part at another place.
+
+            Its sizes were checked when it was made; checking again would take longer than this.
             """
             copied = object.__new__(type(each))
             end = max(each.block_end, each.place) + shift if block_end is None else block_end
@@ -261,8 +262,7 @@ class Parts:
 
 
 def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
-    """Each kind of repeated layer of a model with the number of its layers, and what is outside
-    of all layers.
+    """Each kind of repeated layer with the number of its layers, and the parts outside.
 
     >>> first, second, head = (Parts((LinearMaps("mlp", 8, 8),)) for _ in range(3))
     >>> repeated, outside = layers_of(3 * (first + second) + head)

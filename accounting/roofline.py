@@ -1,5 +1,4 @@
-"""Roofline: the FLOPs of an operation per byte it moves, and the FLOP/s that a device can attain
-with it.
+"""Roofline: FLOPs of an operation per byte, and the FLOP/s that a device can attain.
 
 Bytes are ideal: each operand is read once and each result written once, as if caches were
 unlimited. Real traffic is never less, so intensities here are upper bounds, and so are the
@@ -77,8 +76,9 @@ class Work:
 
 @checked("flops", moved_bytes=at_least_one)
 def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
-    """Arithmetic intensity in FLOPs per byte moved; compare with `ridge_point`. Raises ValueError
-    for no bytes.
+    """FLOPs per byte moved, to compare with `ridge_point`.
+
+    Raises ValueError for no bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
@@ -92,12 +92,12 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
 def matmul_work(
     m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None
 ) -> Work:
-    """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n +
-    m·n elements.
+    """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n).
 
-    `result` is the product's dtype if it differs from the operands': int32 of int8, bf16 of fp8.
-    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format. A product with a skinny
-    side of size B reaches about B, however large the other two.
+    Each takes 2·m·k·n FLOPs and moves m·k + k·n + m·n elements. `result` is the product's dtype if
+    it differs from the operands': int32 of int8, bf16 of fp8. Square matrices of size n reach n/3
+    FLOPs per byte in a 16-bit format. A product with a skinny side of size B reaches about B,
+    however large the other two.
     Ignored: tiles that finite caches read again; the scales of operands below 16 bits.
 
     >>> matmul_work(1024, 1024, 1024).intensity
@@ -137,11 +137,11 @@ def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
 def elementwise_work(
     shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1
 ) -> Work:
-    """FLOPs and ideal bytes of an elementwise function: its FLOPS_PER_ELEMENT; reads each operand,
-    writes one result.
+    """FLOPs and ideal bytes of an elementwise function.
 
-    Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory
-    and back: several times these bytes. Raises ValueError for an unknown function.
+    FLOPs are its FLOPS_PER_ELEMENT; it reads each operand and writes one result. Assumes one fused
+    kernel. A GELU of separate eager operations moves each intermediate to memory and back: several
+    times these bytes. Raises ValueError for an unknown function.
 
     >>> elementwise_work((1024,), "relu").intensity
     0.25
@@ -154,10 +154,10 @@ def elementwise_work(
 
 
 def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
-    """FLOPs and ideal bytes of a softmax over any dimension: 5 per element; each element read once
-    and written once.
+    """FLOPs and ideal bytes of a softmax over any dimension.
 
-    Ignored: a row too long for registers and shared memory is read two or three times.
+    It takes 5 FLOPs per element, and reads and writes each element once. Ignored: a row too long
+    for registers and shared memory is read two or three times.
 
     >>> softmax_work((8, 1024)).intensity
     1.25
@@ -167,10 +167,10 @@ def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
 
 
 def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
-    """FLOPs and ideal bytes of a layer norm over the last dimension: 7 per element; in, out, weight
-    and bias.
+    """FLOPs and ideal bytes of a layer norm over the last dimension.
 
-    Exact to within a few operations per row (its division, ε and root).
+    It takes 7 FLOPs per element, and moves input, output, weight and bias. Exact to within a few
+    operations per row (its division, ε and root).
 
     >>> layer_norm_work((1024, 4096)).intensity
     1.7482926829268293
@@ -220,8 +220,9 @@ def attainable_flop_per_s(
     bandwidth_bytes_per_s=validated_positive,
 )
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """The least time of `work` in seconds: max(FLOPs / peak, bytes / bandwidth), if both fully
-    overlap.
+    """The least time of `work` in seconds: max(FLOPs / peak, bytes / bandwidth).
+
+    This assumes that both overlap fully.
 
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
@@ -233,12 +234,12 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
 def mfu(
     model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
 ) -> float | None:
-    """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s).
-    None without a peak.
+    """Model FLOPs utilisation: (needed FLOPs / seconds) / (devices · peak FLOP/s).
 
-    Recomputed activations do not count: recomputing makes a run slower and its MFU lower. The peak
-    is the dense one of the multiplied format. A share above 1 is not clipped: the time or the peak
-    is wrong, or the clock was above the peak's.
+    None without a peak. Needed FLOPs are those of the mathematics. Recomputed activations do not
+    count: recomputing makes a run slower and its MFU lower. The peak is the dense one of the
+    multiplied format. A share above 1 is not clipped: the time or the peak is wrong, or the clock
+    was above the peak's.
     Source: Chowdhery et al., "PaLM", arXiv:2204.02311, section 4.1 and appendix B.
 
     >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
@@ -260,10 +261,9 @@ def hfu(
     peak_flop_per_s: float | None,
     devices: int = 1,
 ) -> float | None:
-    """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None
-    without a peak.
+    """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / s) / (devices · peak).
 
-    Recomputing a whole forward pass (8ND for 6ND) makes it 4/3 of the MFU.
+    None without a peak. Recomputing a whole forward pass (8ND for 6ND) makes it 4/3 of the MFU.
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
     arXiv:2205.05198.
 

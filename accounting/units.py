@@ -39,10 +39,10 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def amount(figure: str | float, name: str = "amount") -> int:
-    """The whole number that a written figure stands for: 15T tokens, 70B or 70e9 parameters, 80
-    GiB.
+    """The whole number that a written figure stands for.
 
-    B alone is 10⁹; after a prefix it is a byte. `name` is the argument's name in the error message.
+    It reads 15T tokens, 70B or 70e9 parameters, or 80 GiB. B alone is 10⁹; after a prefix it is a
+    byte. `name` is the argument's name in the error message.
     Raises ValueError for another form or more than 1e30, TypeError for a number that is not whole.
 
     >>> amount("15T"), amount("1.5k"), amount("80 GiB"), amount("70B"), amount(70e9)

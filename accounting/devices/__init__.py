@@ -1,6 +1,4 @@
-"""Vendor figures of each accelerator: peaks per dtype, bandwidth, memory; and rates of CPUs by
-their features.
-"""
+"""Vendor figures of accelerators (peaks per dtype, bandwidth, memory), and rates of CPUs."""
 
 from accounting.devices.lookup import ACCELERATORS, device_called, device_named, device_of
 from accounting.devices.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, Accelerator, Figure

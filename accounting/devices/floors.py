@@ -1,5 +1,4 @@
-"""The least that a healthy device delivers, per figure: the floors that the benchmarks assert, with
-sources.
+"""The least that a healthy device delivers: the floors that benchmarks assert, with sources.
 
 A floor in `floors.json` is a rate (`B/s`), a time (`s`) or a share of a nominal rate. The nominal
 rate is the dense peak of the dtype (`peak`), the memory's bandwidth (`bandwidth`), that of the link
@@ -81,9 +80,7 @@ class Floor(NamedTuple):
         return self.source.startswith(("--floor", "reference "))
 
     def is_met(self, value: float, at_clock: float | None = None) -> bool:
-        """Whether a share, rate or time does not fall short, nor the share at the clock that
-        ran.
-        """
+        """Whether a share, rate or time reaches the floor, also at the clock that ran."""
         if self.of == "s":
             return value <= self.limit
         slow = self.at_clock is not None and at_clock is not None and at_clock < self.at_clock

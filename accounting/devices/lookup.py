@@ -1,6 +1,4 @@
-"""Finds the row of a device: by the exact name from torch (`device_named`), or by a name as people
-write it.
-"""
+"""Finds the row of a device, by the exact name from torch or by a name that people write."""
 
 from __future__ import annotations
 
@@ -52,12 +50,12 @@ def device_named(
 
 
 def device_called(name: str) -> Accelerator:
-    """The row that a person means: by its label, by torch's name, or by words that match only one
-    row.
+    """The row that a person means by `name`.
 
-    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X
-    OAM", "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. For
-    planning; use `device_named` for a running device.
+    It is found by its label, by torch's name, or by words that match only one row. Case,
+    punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM",
+    "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. For planning;
+    use `device_named` for a running device.
     Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError
     for other than a string.
 

@@ -67,13 +67,12 @@ def peak_flop_per_s(
     path: str = "matrix",
     accumulate: str = "fp32",
 ) -> float | None:
-    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, by row or name; None if
-    not on record.
+    """The vendor's dense peak of a device in FLOP/s; None if not on record.
 
-    `path="matrix"` uses the matrix units if there are any: fp64 on an A100 is 19.5 TFLOP/s.
-    `path="vector"` (fp64 and fp32 only) bounds elementwise kernels: 9.7. fp32 is true fp32; ask for
-    tf32 if TF32 is allowed. `accumulate="fp16"` is twice as fast on GeForce cards, but not
-    torch.matmul's default.
+    `device` is a row or a name. int8 counts operations. `path="matrix"` uses the matrix units if
+    there are any: fp64 on an A100 is 19.5 TFLOP/s. `path="vector"` (fp64 and fp32 only) bounds
+    elementwise kernels: 9.7. fp32 is true fp32; ask for tf32 if TF32 is allowed.
+    `accumulate="fp16"` is twice as fast on GeForce cards, but not torch.matmul's default.
     Raises ValueError for an unknown dtype, and for a name that fits several devices, such as
     "H100", naming them.
 
@@ -94,12 +93,11 @@ def clock_scaled_peak_flop_per_s(
     path: str = "matrix",
     accumulate: str = "fp32",
 ) -> float | None:
-    """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a
-    nominal clock.
+    """The peak at the clock that ran: peak · clock / nominal clock.
 
-    A card may exceed its nominal peak by its clock: the H100's 989.4 is at 1830 MHz, and the card
-    boosts to 1980. No measurement may exceed the scaled peak. Matrix and vector units may have
-    different nominal clocks.
+    None without a peak or a nominal clock. A card may exceed its nominal peak by its clock: the
+    H100's 989.4 is at 1830 MHz, and the card boosts to 1980. No measurement may exceed the scaled
+    peak. Matrix and vector units may have different nominal clocks.
     Raises ValueError for a clock that is not above 0 or an unknown dtype.
 
     >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
@@ -114,8 +112,7 @@ def clock_scaled_peak_flop_per_s(
 
 
 def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
-    """The vendor's memory bandwidth in bytes per second of a device, by row or name; None if not on
-    record.
+    """The vendor's memory bandwidth in bytes per second; None if not on record.
 
     >>> bandwidth_bytes_per_s("NVIDIA H100 80GB HBM3") / 1e9
     3350.0
@@ -125,10 +122,10 @@ def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
 
 
 def memory_bytes(device: str | Accelerator | None) -> int | None:
-    """Bytes of a device's memory: its label's GB, which are in effect GiB; None unless it states
-    one size.
+    """Bytes of a device's memory; None unless it states one size.
 
-    The driver keeps about 1 %: an H100 of 80 GB offers 79.19 GiB.
+    The GB of its label are in effect GiB. The driver keeps about 1 %: an H100 of 80 GB offers 79.19
+    GiB.
 
     >>> memory_bytes("H100 PCIe") / 2**30, memory_bytes("V100 SXM2")  # sold with 16 and with 32 GB
     (80.0, None)
@@ -194,14 +191,13 @@ def _column(
 def cpu_flops_per_cycle(
     features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2
 ) -> dict[str, int]:
-    """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a
-    figure is absent.
+    """The most FLOPs per cycle and dtype that one core's instruction sets allow.
 
-    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. CPUID does not state the
-    number of units; the default of 2 is an upper bound, twice too high on Zen 4 and client Xeons
-    (pass 1). AVX512_BF16 is likewise the fastest core's (128, Zen 5; Sapphire Rapids 32). Empty for
-    Arm, whose features do not identify the core; see `accounting.devices.CPU_PATHS`. `features`:
-    `torch.cpu.get_capabilities()`, or names from it.
+    A dtype without a figure is absent. Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in
+    fp32. CPUID does not state the number of units; the default of 2 is an upper bound, twice too
+    high on Zen 4 and client Xeons (pass 1). AVX512_BF16 is likewise the fastest core's (128, Zen 5;
+    Sapphire Rapids 32). Empty for Arm, whose features do not identify the core; see
+    `accounting.devices.CPU_PATHS`. `features`: `torch.cpu.get_capabilities()`, or names from it.
     Raises ValueError for units other than 1 and 2.
 
     >>> cpu_flops_per_cycle(["avx2", "fma3"])
