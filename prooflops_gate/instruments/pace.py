@@ -178,14 +178,6 @@ class PacePlan:
             for name in self.too_long
         }
 
-    def fitting_alone(self, left_s: float) -> list[str]:
-        """The benchmarks that were too long, of which the least number of pairs fits into the time
-        the others left.
-        """
-        costs = {name: self.costs[name] for name in self.too_long}
-        own = replace(self, costs=costs, budget_s=left_s, left_s=left_s)
-        return own.kept if own.fits(own.kept) else []
-
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair.
 
@@ -256,8 +248,7 @@ class PacePlan:
             return f"{text}: {fewer}: give --gate-budget {needed}, or fewer benchmarks"
         if self.too_long:
             least_s = min(self.costs[name].at(0) for name in self.too_long)
-            late = f"{len(self.too_long)} that take {least_s:.1f} s or more"
-            text += f"; {late} get the time that is left then"
+            text += f"; {len(self.too_long)} that take {least_s:.1f} s or more are left out"
         return text
 
     @property

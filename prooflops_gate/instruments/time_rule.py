@@ -23,13 +23,11 @@ from prooflops_gate.statistics.decision_rule import (
     Plan,
     decide,
     is_large,
-    pairs_needed,
     smallest_effect,
 )
 from prooflops_gate.statistics.effects import Effect
 
 # Beyond so many pairs a benchmark is too noisy for the question.
-MOST_ADVISED_PAIRS = 200
 # A run warns of undecided benchmarks that could hide a change of this size.
 OPEN = 0.10
 
@@ -89,27 +87,12 @@ class TimeRule:
             return replace(decision, effect=effects.paired(before, after, level=level))
         return decision
 
-    def advice(self, name: str, decision: Decision) -> str:
-        """Why a benchmark is open, and what would decide it, in words."""
+    def why_open(self, decision: Decision) -> str:
+        """What ended the pairs of an open benchmark, and what they exclude, in words."""
         ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and decision.effect.pairs >= self.most:
             ended_by = PAIRS
-        return joined(excluded(decision.effect), ended_by, self.remedy(name, decision))
-
-    def remedy(self, name: str, decision: Decision) -> str:
-        """How to decide it."""
-        effect, smallest = decision.effect, self.smallest(name)
-        if decision.verdict is None and not self.most:
-            return f"{effect.pairs} of {decision.wanted} pairs were taken"
-        needed = max(pairs_needed(effect, self.plan, smallest), decision.wanted)
-        if abs(math.log(effect.ratio)) > math.log1p(smallest) and not decision.suspected:
-            # A suspicion must repeat.
-            needed += self.plan.confirming_pairs
-        if needed > MOST_ADVISED_PAIRS and math.isfinite(effect.noise):
-            found = smallest_effect(effect.noise, self.plan, smallest)
-            least = f"changes are found from {found:.0%}"
-            return f"as noisy as this, {least}: --gate-min-effect {found:.0%}"
-        return f"about {needed} pairs would decide (--gate-replicates {needed})"
+        return joined(excluded(decision.effect), ended_by)
 
     def wanted(self, name: str, decision: Decision) -> int:
         """The number of pairs at this benchmark's next look; 0 where none is needed."""
@@ -204,7 +187,7 @@ def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule)
         effect, fresh = decision.effect, decision.fresh
         notes += filter(None, [clock_note(sides)])
         if reached == "INCONCLUSIVE":
-            notes += open_notes(name, decision, rule)
+            notes += open_notes(decision, rule)
     contended = [timed.contended for side in sides for timed in side if timed.contended]
     if contended:
         of_all = f"{len(contended)} of {len(sides[0]) + len(sides[1])}"
@@ -222,14 +205,14 @@ def clock_note(sides: Sides) -> str:
     return f"by the GPU's cycles, at clocks of {min(clocks):.2f} to {max(clocks):.2f} GHz"
 
 
-def open_notes(name: str, decision: Decision, rule: TimeRule) -> list[str]:
+def open_notes(decision: Decision, rule: TimeRule) -> list[str]:
     """Why a benchmark is open."""
     noise, notes = decision.effect.noise, []
     if decision.suspected:
         notes.append(f"suspected {decision.suspected}, not confirmed")
     known = math.isfinite(noise)
     notes.append(f"noise {noise:.1%}" if known else "too few processes to know the noise")
-    return [*notes, rule.advice(name, decision)]
+    return [*notes, rule.why_open(decision)]
 
 
 def excludes(effect: Effect | None, direction: str, change: float) -> bool:

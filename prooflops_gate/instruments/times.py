@@ -36,8 +36,8 @@ ANY_TASK = Task()
 class Times:
     """The times of benchmarks until `ends`, on the monotonic clock.
 
-    `plan` sets the pace of each pair, and puts off benchmarks that are too long until the others
-    are decided; without it all run at the first pace. `template` has the rest of each task.
+    `plan` sets the pace of each pair, and leaves out benchmarks that are too long; without it all
+    run at the first pace. `template` has the rest of each task.
     """
 
     def __init__(
@@ -50,10 +50,8 @@ class Times:
     ) -> None:
         self.rule, self.ends, self.plan, self.template = rule, ends, plan, template
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {name: ([], []) for name in names}
-        # Why benchmarks are too long to be measured with the others.
+        # Why benchmarks are left out, as they are too long.
         self.given_up = plan.given_up if plan else {}
-        # The ones among them that get their own pairs; unknown until the others are decided.
-        self.alone: list[str] | None = None
         # The benchmarks of the next pair, which stay open if it is never measured.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
@@ -114,18 +112,10 @@ class Times:
         return self.plan.paces(effects, to_go, self._left_s)
 
     def _due(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """The benchmarks of the next pair, with the pairs that each needs for its next look.
-
-        Those in `given_up` wait until the others are decided, and then run where they fit.
-        """
+        """The benchmarks of the next pair, with the pairs that each needs for its next look."""
         late_looks = self.rule.plan.looks[self._looks :] if self._until < math.inf else ()
-        others = {name: count for name, count in wanted.items() if name not in self.given_up}
-        due = {name: count for name, count in others.items() if count not in late_looks}
-        if due or self._until < math.inf or not self.plan:
-            return due
-        if self.alone is None:
-            self.alone = self.plan.fitting_alone(self._left_s)
-        return {name: wanted[name] for name in self.alone if name in wanted}
+        kept = {name: count for name, count in wanted.items() if name not in self.given_up}
+        return {name: count for name, count in kept.items() if count not in late_looks}
 
     @property
     def stage(self) -> object:
@@ -196,11 +186,9 @@ class Times:
                 self._keep(name, self._take_most_equal(name))
         notes, details = self._launches(), []
         found, _ = look_at(self.sides, self.rule)
-        never_taken = self.given_up.keys() - set(self.alone or ())
         rows, ended = [], 0
         for row in found:
-            note = self.given_up[row.name] if row.name in never_taken else row.note
-            rows.append(replace(row, note=note))
+            rows.append(replace(row, note=self.given_up.get(row.name, row.note)))
             ended += row.name in self.open and row.verdict == "INCONCLUSIVE"
         if ended:
             open_ = many(ended, "benchmark")

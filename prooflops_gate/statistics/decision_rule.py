@@ -118,29 +118,6 @@ class Plan:
         )
 
 
-def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
-    """The number of pairs that would decide an open comparison, if estimate and noise stay the
-    same.
-
-    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect; one
-    on the limit, which nothing decides, is taken to lie a tenth of min_effect beside it.
-    """
-    last, limit = len(plan.looks) - 1, math.log1p(min_effect)
-    size = abs(math.log(effect.ratio))
-    if size > limit:
-        level, distance = plan.level(last), size
-    else:
-        level, distance = plan.miss_level(last), max(limit - size, limit / 10)
-    # Fewer pairs of one sign don't reach the level.
-    fewest = math.ceil(-math.log2(level))
-    if not math.isfinite(effect.noise):
-        return max(fewest, plan.looks[-1])
-    return max(
-        fewest,
-        math.ceil((upper_normal_quantile(level) * effect.noise / distance) ** 2 / EFFICIENCY),
-    )
-
-
 def smallest_effect(
     noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95
 ) -> float:
