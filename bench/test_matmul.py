@@ -1,5 +1,6 @@
 """Throughput of matrix products per dtype: squares, a transformer's layers, and the ceilings."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -20,26 +21,19 @@ from prooflops.precision import Float32Products
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
-# The dtypes in which bursts are looked for, by pace. fp32 runs on a CPU's vector units, bf16 on its
-# matrix units where it has them.
-BURST_DTYPES_ON_CPU = {"quick": ("fp32",), "default": ("fp32",), "thorough": ("fp32", "bf16")}
-# The published rates of accelerators are in this dtype.
-BURST_DTYPES_IN_QUICK_RUN = ("bf16",)
+# The dtypes in which bursts are looked for on a CPU: those of its vector units, and of its matrix
+# units where it has them.
+BURST_DTYPES_ON_CPU = {"default": ("fp32",), "thorough": ("fp32", "bf16")}
 # How a product was called on CUDA: torch's default. `test_fast_accumulation` has the other way.
 LABELS = {"fp8_e4m3": "use_fast_accum off"}
 # The side whose rate is held against the floor of fp8 with use_fast_accum.
 FAST_SIDE = 8192
-# The shapes of a short run, which measures each as well as a long one does.
-FEW_SHAPES = (
-    "square-256",
-    "square-1024",
-    "square-2048",
-    "square-8192",
-    "gpt2-small-mlp-up",
-    "llama3-8b-mlp-down",
-)
+# The shapes of a short run, which measures each as well as a long one does: a launch, a kernel that
+# fills a card, the largest square, and a layer.
+QUICK_SHAPES = ("square-256", "square-1024", "square-8192", "llama3-8b-mlp-down")
+FEW_SHAPES = (*QUICK_SHAPES, "square-2048", "gpt2-small-mlp-up")
 # Pairs of a burst and steady work that a CPU is timed in, by pace.
-BURST_PAIRS = {"quick": 9, "default": 9, "thorough": 31}
+BURST_PAIRS = {"default": 9, "thorough": 31}
 
 
 def layers_of(model: Transformer) -> dict[str, tuple[int, int]]:
@@ -64,16 +58,19 @@ def labelled(dtype: str, device: torch.device) -> dict[str, str]:
     return {"label": LABELS[dtype]} if dtype in LABELS and device.type == "cuda" else {}
 
 
-def is_short(device: torch.device, pace: str) -> bool:
-    """Whether the run has the time for a few shapes alone."""
-    return pace == "quick" or (pace == "default" and device.type == "cpu")
+def shapes_of(device: torch.device, pace: str) -> Iterable[str]:
+    """The shapes for which the run has the time."""
+    if pace == "quick":
+        return QUICK_SHAPES
+    return FEW_SHAPES if pace == "default" and device.type == "cpu" else SHAPES
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul(dtype, shape, device, pace, sizing, ceilings, measure):
-    if is_short(device, pace) and shape not in FEW_SHAPES:
-        pytest.skip(f"this run measures only {', '.join(FEW_SHAPES)}; --thorough measures all")
+    measured = shapes_of(device, pace)
+    if shape not in measured:
+        pytest.skip(f"this run measures only {', '.join(measured)}; --thorough measures all")
     m, k, n = SHAPES[shape]
     sizing.require(product_bytes(dtype, m, k, n))
     try:
@@ -115,11 +112,10 @@ def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
 
 def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
     """Why bursts are not looked for in this dtype; empty if they are."""
-    on_cpu = device.type == "cpu"
-    if on_cpu and dtype not in BURST_DTYPES_ON_CPU[pace]:
+    if pace == "quick":
+        return "--quick measures no bursts"
+    if device.type == "cpu" and dtype not in BURST_DTYPES_ON_CPU[pace]:
         return f"on a CPU this run measures bursts only in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
-    if not on_cpu and pace == "quick" and dtype not in BURST_DTYPES_IN_QUICK_RUN:
-        return f"--quick measures bursts only in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
     return ""
 
 
