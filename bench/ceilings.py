@@ -188,7 +188,7 @@ class Ceilings:
         bursts = regime == "achievable"
         times = SEARCH.get(self.device.type, SEARCH["other"])
         budget_s = times * self.pace.measure_s + (RESTS * REST_S if bursts else 0.0)
-        self.progress(f"searching for the {regime} one of {dtype}", budget_s)
+        self.progress(f"searching for the fastest {regime} product of {dtype}", budget_s)
         if not bursts:
             largest, _ = operands.multiply(*space.shapes[-1])
             self._settle(largest, self.pace.settled(self.device.type))

@@ -171,7 +171,7 @@ class Delivery:
             raise BelowFloor(
                 f"BELOW FLOOR: {found.figure} {got}, expected {found.floor} "
                 f"[{found.floor.source}]; "
-                f"this machine shows: {', '.join(causes) or 'no cause'}"
+                f"possible cause: {', '.join(causes) or 'none found'}"
             )
 
     def _rival(self, conditions: dict[str, Any]) -> str:

@@ -148,7 +148,7 @@ def memory_size(
             f"{NO_BANDWIDTH}: arrays of {size / 2**20:.0f} MiB, the longest that free memory "
             f"allows, fit into the last-level cache of {known / 2**20:.0f} MiB"
         )
-    label = "" if multiple >= wanted_multiple(device) else f"arrays of {multiple:.2g} caches"
+    label = "" if multiple >= wanted_multiple(device) else f"arrays are {multiple:.2g}x the cache"
     return Size(size // 4, MEMORY, multiple, label)
 
 

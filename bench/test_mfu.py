@@ -17,7 +17,6 @@ from bench.well_written import (
     predicted_peak_bytes,
     seconds_by_kind,
 )
-from prooflops.memory import measured_memory
 
 # A net takes half a minute to compile; a short run has the time for one.
 QUICK_NETS = ("gpt2-124m",)
@@ -63,17 +62,8 @@ def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, deli
         mfu=mfu(flops, seconds, peak),
         seconds_by_kind=by_kind,
         idle_s=max(seconds - sum(by_kind.values()), 0.0),
-        peak_bytes=measured_peak_bytes(step),
     )
     ceiling = partial(ceilings.flop_per_s, "bf16")
     delivery.check(
         f"mfu {net}", flops, "FLOP/s", step, seconds=seconds, dtype="bf16", ceiling=ceiling
     )
-
-
-def measured_peak_bytes(step: WellWrittenStep) -> int:
-    """The most bytes that a step adds to its weights, state and inputs."""
-    with measured_memory(step.device) as memory:
-        step()
-        memory.mark("step")
-    return memory.phases["step"].peak_bytes

@@ -121,8 +121,8 @@ def test_step(
 ):
     if mode == "compiled" and not is_compiled(recipe, device, pace):
         pytest.skip(
-            "compiling takes longer than all other benchmarks: --thorough compiles every step, "
-            f"the default run on a GPU {COMPILED_BY_DEFAULT}, --quick the step of test_mfu"
+            "compiling is too slow for this pace: --thorough compiles every step, a default run on "
+            f"a GPU only {COMPILED_BY_DEFAULT}, --quick only test_mfu"
         )
     work = workload(model, recipe, device, sizing.fitting)
     try:
@@ -152,8 +152,6 @@ def test_step(
         **{f"{part}_s": parts[part] for part in PARTS},
         parts_over_step=sum(parts.values()) / seconds,
     )
-    if mode == "eager":
-        measure.declare(step_memory=step_memory(step))
     if (model, recipe, mode) == SIMPLEST_TRANSFORMER:
         ceiling = partial(ceilings.flop_per_s, recipe)
         delivery.check(
@@ -296,43 +294,6 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
         predicted_saved_bytes=foreseen[0] - foreseen[every],
     )
     record_rates(measure, work, steps[every], spared, seconds, ceilings, peak_flop_per_s("fp32"))
-
-
-def step_memory(step: Step) -> dict[str, dict[str, Any]]:
-    """Bytes by their use at the end of each part of a later step, and the peak within the part.
-
-    Activations are all that is neither weight, gradient nor state. They include buffers of the loss
-    and of the library.
-    """
-    weights, rows = [*step.module.parameters()], step.optimizer.state.values()
-    state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]
-    fixed = {
-        "weights": sum(each.nbytes for each in weights),
-        "optimizer state": sum(each.nbytes for each in state),
-    }
-    gradients = {}
-    with measured_memory(step.device) as memory:
-        loss = step.forward(step.data, step.targets)
-        memory.mark("forward")
-        gradients["forward"] = 0
-        step.backward(loss)
-        del loss
-        memory.mark("backward")
-        gradients["backward"] = sum(each.grad.nbytes for each in weights if each.grad is not None)
-        step.update()
-        memory.mark("optimizer")
-        gradients["optimizer"] = 0
-    return {
-        part: {
-            "held": {
-                **fixed,
-                "gradients": held,
-                "activations": max(memory.phases[part].live_bytes - held, 0),
-            },
-            "peak_bytes": sum(fixed.values()) + memory.phases[part].peak_bytes,
-        }
-        for part, held in gradients.items()
-    }
 
 
 def held_bytes(step: Step) -> int:

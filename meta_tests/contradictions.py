@@ -3,6 +3,7 @@
 import re
 
 from prooflops.suite.page.highlights import limits, unusual
+from prooflops.suite.page.plots import training_steps
 from prooflops.suite.page.reconciled import FEW_LAUNCHES, LEAST_SHARE_OF_A_ROOF
 from prooflops.suite.page.tables import best_products
 from prooflops.suite.peaks import DERIVED
@@ -19,7 +20,9 @@ def contradictions(report):
 
 
 def _shares(report):
-    for text in [*limits(report), *unusual(report)]:
+    steps = training_steps(report)
+    rows = [" ".join(row[:-1]) for row in steps.rows] if steps else []
+    for text in [*limits(report), *unusual(report), *rows]:
         if any(float(share) > 100 for share in re.findall(r"([\d.]+) ?%", text)):
             yield f"a share over 100 %: {text}"
 
@@ -52,17 +55,17 @@ def _best_rates(report):
 
 
 def _ceilings(report):
-    """The share of the own ceiling has one denominator a dtype, which no product exceeds."""
+    """The share of the best rate has one denominator a dtype, which no product exceeds."""
     ceilings = {}
     for bench in report.benchmarks:
         share = bench.number("share_of_ceiling")
         if bench.is_product and share:
             if share > 1 + ROUNDING:
-                yield f"{bench.name} is at {share:.1%} of the own ceiling, which is no ceiling then"
+                yield f"{bench.name} is at {share:.1%} of the best rate, which is not the best then"
             ceilings.setdefault(bench.dtype, []).append(bench.arithmetic_rate / share)
     for dtype, found in ceilings.items():
         if max(found) > (1 + SAME_FIGURE) * min(found):
-            yield f"the own ceiling of {dtype} has several values, {min(found)} to {max(found)}"
+            yield f"the best rate of {dtype} has several values, {min(found)} to {max(found)}"
 
 
 def _roofs(report):

@@ -128,7 +128,7 @@ def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(
     found = ceilings.found("fp32")
     assert found.flop_per_s > 0
     assert found.shape in ceilings.space("fp32").shapes
-    assert said == ["searching for the sustainable one of fp32"]
+    assert said == ["searching for the fastest sustainable product of fp32"]
     with pytest.raises(
         ValueError, match="regime must be one of sustainable, achievable, got 'peak'"
     ):

@@ -24,13 +24,15 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 # Pace, last-level cache and room; then an array of a stream, its label, and a kernel's operand.
 SIZES = {
     "a cache of one's own": (CPU, "quick", 32, 16 * GIB, 128, "", 128),
-    "a host's cache": (CPU, "quick", 300, 16 * GIB, 600, "arrays of 2 caches", 128),
-    "a host's cache, by default": (CPU, "default", 300, 16 * GIB, 600, "arrays of 2 caches", 256),
+    "a host's cache": (CPU, "quick", 300, 16 * GIB, 600, "arrays are 2x the cache", 128),
+    "a host's cache, by default": (
+        CPU, "default", 300, 16 * GIB, 600, "arrays are 2x the cache", 256
+    ),
     "a host's cache, thoroughly": (CPU, "thorough", 300, 16 * GIB, 1200, "", 1200),
     "a host's cache and little memory": (
-        CPU, "quick", 300, 2.25 * GIB, 384, "arrays of 1.3 caches", 128
+        CPU, "quick", 300, 2.25 * GIB, 384, "arrays are 1.3x the cache", 128
     ),
-    "room that nobody knows": (CPU, "quick", 300, math.inf, 600, "arrays of 2 caches", 128),
+    "room that nobody knows": (CPU, "quick", 300, math.inf, 600, "arrays are 2x the cache", 128),
     "a cache that nobody names": (CPU, "quick", 0, 16 * GIB, 128, "cache unknown", 128),
     "a GPU": (GPU, "quick", 50, 100 * GIB, 800, "", 800),
 }  # fmt: skip

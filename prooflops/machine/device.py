@@ -311,7 +311,7 @@ def ignore_tf32_override() -> list[str]:
     if value != "1":
         asked = f"float32_matmul_precision is {setting}"
     torch.set_float32_matmul_precision("highest")
-    return [f"products of fp32: in full, although {asked}"]
+    return [f"fp32 products run in full precision, although {asked}"]
 
 
 # The user's choice of a number of threads.
@@ -327,7 +327,9 @@ def fit_threads_to_quota() -> list[str]:
     if threads <= cores or any(name in os.environ for name in THREADS):
         return []
     torch.set_num_threads(cores)
-    return [f"threads: {cores} for {threads}, within the CPU quota; OMP_NUM_THREADS sets another"]
+    return [
+        f"threads: {cores} instead of {threads}, by the CPU quota; OMP_NUM_THREADS overrides it"
+    ]
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:

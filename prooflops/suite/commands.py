@@ -1,4 +1,4 @@
-"""The commands that a run prints: the one given, one row of it again, and how to go on."""
+"""The commands that a run prints: the one given, one row of it again, and how to resume."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> st
     return command_of(launcher, [*kept, *tests])
 
 
-def going_on(path: Path) -> str:
-    """The command that goes on with the run in this file."""
+def resuming(path: Path) -> str:
+    """The command that resumes the run in this file."""
     launcher = MAKE if os.environ.get(MADE) else RUNNER
-    return f"to go on: {command_of(launcher, ['--resume', str(path)])}"
+    return f"to resume: {command_of(launcher, ['--resume', str(path)])}"

@@ -51,7 +51,6 @@ from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.recorder import Recorder
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
-from prooflops.suite.run_progress import RunProgress
 from prooflops.suite.verdicts import LOST
 from prooflops.suite_root import PACKAGED_TESTS
 from prooflops_gate.options import given_words, history_folder, refuse_unwritable
@@ -139,8 +138,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.model is None:
         run.notes += [*machine.ignore_tf32_override(), *machine.fit_threads_to_quota()]
     _record(config, run)
-    if not is_replicate() and (job is None or not job.rank):
-        config.pluginmanager.register(RunProgress(config), "prooflops.progress")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")

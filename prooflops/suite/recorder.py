@@ -93,7 +93,7 @@ class Recorder:
         if plan and any(plan["fingerprint"].get(key) != here.get(key) for key in MACHINE):
             raise pytest.UsageError(
                 f"{self._task['path']} is a run of {machine_of(plan)}, and this machine is "
-                f"{machine_of({'fingerprint': here})}: give another --out"
+                f"{machine_of({'fingerprint': here})}: name another --out"
             )
         if plan or self._worker != "gw0":
             return

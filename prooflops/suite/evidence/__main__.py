@@ -75,8 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     options, rest = parser().parse_known_args(arguments)
     if options.out and is_of_all_devices(rest):
         print(
-            f"--out {options.out}: a file is the run of one device, and --device=all keeps records "
-            "only: name one device, or leave --out out",
+            f"--out {options.out}: a file holds the run of one device, but --device=all has "
+            "several; name one device, or drop --out",
             file=sys.stderr,
         )
         return pytest.ExitCode.USAGE_ERROR
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
     )
-    made.add_argument("--out", type=Path, metavar="PATH", help="the run's file, or its folder")
+    made.add_argument("--out", type=Path, metavar="PATH", help="file of the run, or its folder")
     made.add_argument(
         "--resume",
         type=Path,
@@ -148,8 +148,9 @@ def check(path: Path) -> int:
     from prooflops.suite.evidence.page import report_of_file
 
     file = EvidenceFile(path)
-    why = why_refused(file, report_of_file(file)) if file.plan else "it has no run"
-    print(f"{path}: {f'{why}; run make evidence again' if why else 'ready to be sent'}")
+    why = why_refused(file, report_of_file(file)) if file.plan else "this file has no run"
+    what_to_do = "run make evidence again" if why else "open a pull request with it"
+    print(f"{path}: {why or 'accepted'}; {what_to_do}")
     return 1 if why else 0
 
 
@@ -172,7 +173,7 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
     """The file of this run. Raises Refused for an option that cannot be followed."""
     # NaN compares with nothing.
     if options.minutes is not None and not 60 * options.minutes > MARGIN_S:
-        raise Refused("--minutes must be above 1.5, of which the last 1.5 start no test")
+        raise Refused("--minutes must be above 1.5: no test starts in the last 1.5 minutes")
     if not 0 < options.timeout <= FOREVER_S:
         raise Refused(f"--timeout must be above 0 and at most {FOREVER_S:,.0f} s")
     if options.resume == Path():
@@ -183,7 +184,7 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
     out = options.out or options.resume
     if out is None:
         if left := unfinished_in(RUNS, []):
-            print(f"An unfinished run is there; to go on with it: --resume {left.path}")
+            print(f"There is an unfinished run. To resume it: --resume {left.path}")
         RUNS.mkdir(parents=True, exist_ok=True)
         remove_old_runs(RUNS)
         return new_file(RUNS)
@@ -215,7 +216,7 @@ def remove_old_runs(folder: Path) -> None:
 def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
     """Opens the file for this run alone, with the lines of the one to resume. Raises Refused."""
     if resumed and not EvidenceFile(resumed).plan:
-        raise Refused(f"--resume {resumed}: it has no run")
+        raise Refused(f"--resume {resumed}: this file has no run")
     if resumed:
         refuse_complete(EvidenceFile(resumed), f"--resume {resumed}", "without --resume")
     try:
@@ -248,7 +249,7 @@ def refuse_complete(file: EvidenceFile, option: str, how: str) -> None:
     if file.plan and not file.remaining():
         raise Refused(
             f"{option}: this run of {machine_of(file.plan)} is complete: "
-            f"all {len(file.plan['tests'])} tests have ended; begin another run {how}"
+            f"all {len(file.plan['tests'])} tests have ended; start another run {how}"
         )
 
 
@@ -260,7 +261,7 @@ def copy_lines(resumed: EvidenceFile, file: EvidenceFile) -> None:
     if file.plan and machine_of(file.plan) != machine_of(resumed.plan):
         raise Refused(
             f"{file.path} is a run of {machine_of(file.plan)}, and {resumed.path} one of "
-            f"{machine_of(resumed.plan)}: give another --out"
+            f"{machine_of(resumed.plan)}: name another --out"
         )
     known = {*file.lines()}
     file.append_lines([line for line in resumed.lines() if line not in known])
@@ -271,7 +272,8 @@ def arguments_of(file: EvidenceFile, given: Sequence[str]) -> list[str]:
     known = file.plan.get("arguments")
     if known is not None and list(given) not in ([], known):
         raise Refused(
-            f"{file.path} was begun with {known}: give these arguments, none, or another --out"
+            f"{file.path} was started with {known}: repeat these arguments, give none, or name "
+            "another --out"
         )
     return list(given) if known is None else list(known)
 
@@ -328,7 +330,7 @@ def run(
         return code
     write_pages(file)
     if file.remaining():
-        print(commands.going_on(file.path), flush=True)
+        print(commands.resuming(file.path), flush=True)
     return code
 
 

@@ -27,7 +27,7 @@ fastest stream in GB/s. The last column has the best training step of a transfor
 
 **Send yours.** Run `make evidence` until it says that nothing is left. Open a pull request with the
 one new file, `results/NAME.jsonl`. `python -m prooflops.suite.evidence --check results/NAME.jsonl`
-says whether the gallery takes it. Its page and its row follow from the file by
+says whether the gallery accepts it. Its page and its row follow from the file by
 `make evidence ARGS=--index`.
 """
 Run = tuple[EvidenceFile, RunReport]
@@ -46,14 +46,14 @@ def gallery(runs: Sequence[Run]) -> str:
     apart = [run for run in runs if why_refused(*run)]
     text = f"{HEAD}\n{table(taken)}"
     if apart:
-        text += f"\n## In part, or by an older measuring method\n\n{table(apart)}"
+        text += f"\n## Partial runs, and older measuring methods\n\n{table(apart)}"
     return text
 
 
 def why_refused(file: EvidenceFile, report: RunReport) -> str:
     """Why the gallery lists a run apart; empty for a whole run by today's measuring method."""
     if partial := file.partial or report.partial or file.plan.get("selection"):
-        return f"it is a part of a run: {partial}"
+        return f"the run is partial: {partial}"
     if report.methods != (str(timing.METHOD),):
         found = ", ".join(report.methods) or "an unknown one"
         return f"it was measured by method {found}, and today's method is {timing.METHOD}"

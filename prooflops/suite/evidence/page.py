@@ -14,6 +14,8 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 
+OF_TODAY = "Statements, conditions and corrections of claims are today's, not those of the run."
+
 
 def write(file: EvidenceFile) -> RunReport:
     """Writes the pages beside the file. Returns the report."""
@@ -34,27 +36,7 @@ def report_of_file(file: EvidenceFile) -> RunReport:
 def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
     """The page of the run, and what a run does not say: slices, and tests never reached."""
     page = page_of(report)
-    own = [since_section(file, report), tests_section(file)]
-    return replace(page, sections=[*page.sections, *own])
-
-
-def since_section(file: EvidenceFile, report: RunReport) -> Section:
-    """The claims that a whole run does not have, because they were stated after it."""
-    checked = {each.id for each in report.claims}
-    is_whole = not (file.partial or file.plan.get("selection") or report.partial)
-    younger = [
-        [f"`{claim.id}`", claim.statement, claim.verdict_as_written]
-        for claim in results.registry_here().claims.values()
-        if is_whole and claim.id not in checked
-    ]
-    return Section(
-        "Claims since this run",
-        [["claim", "statement", "verdict as written"], *younger] if younger else (),
-        answer=f"{many(len(younger), 'claim')} of the registry were stated after this run, which "
-        "did not check them. Statements, conditions and corrections on this page are today's.",
-        anchor="since",
-        is_folded=True,
-    )
+    return replace(page, sections=[*page.sections, tests_section(file)])
 
 
 def tests_section(file: EvidenceFile) -> Section:
@@ -66,7 +48,7 @@ def tests_section(file: EvidenceFile) -> Section:
     return Section(
         "Tests",
         remarks=[f"not run yet: `{test}`" for test in file.remaining()],
-        answer=f"{ended} {many(len(slices), 'slice')}, of which {killed} killed.",
+        answer=f"{ended} {many(len(slices), 'slice')}, of which {killed} killed. {OF_TODAY}",
         anchor="tests",
         is_folded=True,
         absent="No test is left.",

@@ -73,7 +73,7 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
         title=f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}",
         kind=f"prooflops {__version__} · runs compared · to {runs[-1].date[:10]}",
         lead=[f"{line}." for line in lead],
-        warnings=[f"part of a run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
+        warnings=[f"Partial run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
             Section("Slow machines", [SLOW_HEAD, *rows] if rows else ()),
             *tables_of(shown),

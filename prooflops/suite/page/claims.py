@@ -60,12 +60,12 @@ def red_sections(report: RunReport) -> list[Section]:
     sections = []
     if claims:
         rows = [["claim", "statement", "why"], *claims]
-        sections.append(Section("Contradicted by this machine", rows, anchor="fails"))
+        sections.append(Section("Claims that this machine contradicts", rows, anchor="fails"))
     if benchmarks:
         rows = [["benchmark", "why"], *benchmarks]
-        sections.append(Section("Red benchmarks", rows, anchor="red-benchmarks"))
+        sections.append(Section("Failing benchmarks", rows, anchor="red-benchmarks"))
     if errors:
-        rows = [["test", "ended", "why", "claims"], *errors]
+        rows = [["test", "status", "why", "claims"], *errors]
         title = "Errors of the suite, not of this machine"
         sections.append(Section(title, rows, anchor="errors", answer=WHOSE_FAULT))
     return sections
@@ -132,7 +132,7 @@ def _facts(report: RunReport, each: Verdict) -> Iterator[tuple[str, str]]:
     if claim.condition:
         yield "holds if", claim.condition
     if claim.correction:
-        yield "true is", claim.correction
+        yield "correction", claim.correction
     if each.reason and each.reason not in (claim.condition, claim.correction):
         yield "why", literal(each.reason)
     if claim.note and claim.note not in each.reason:

@@ -23,13 +23,13 @@ NAMES = {
     "triad": "memory triad",
     "mfu gpt2-124m": "MFU, GPT-2 124M",
     "mfu llama-1b": "MFU, Llama 1B",
-    "mfu transformer": "a transformer's step",
+    "mfu transformer": "transformer step",
     "mfu": "MFU of a step",
     "to-device": "host to device",
     "to-host": "device to host",
     "peer": "card to card",
     "all-reduce": "all-reduce",
-    "launch": "one launch",
+    "launch": "kernel launch",
     "fp64": "fp64",
     "int8": "int8",
     "fp16": "fp16",
@@ -50,10 +50,10 @@ UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
 # A figure without a nominal rate fills this share of its bar at its floor.
 FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
-NO_CAUSE = "this machine shows no cause"
-NOT_COMPARED = "none of its figures has a known floor"
+NO_CAUSE = "no cause found"
+NOT_COMPARED = "no figure has a known floor"
 LOWER_BOUNDS = "rates are lower bounds"
-GUEST = "another guest"
+GUEST = "another virtual machine"
 REPEAT = "Repeat it"
 
 
@@ -180,7 +180,7 @@ def next_step(
     if mark is REACHES:
         return REPEAT, command
     if below:
-        return "Measure again what is below its floor", of_tests(command, arguments, below)
+        return "Measure the figures below their floor again", of_tests(command, arguments, below)
     if beside:
         where = "on a dedicated machine" if beside.startswith(GUEST) else "without the other work"
         return f"For full rates, repeat it {where}", command
@@ -198,8 +198,8 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
     >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
     >>> verdict([slow, Figure("fp16", True, "")])[1]
     'bf16 (throttled: heat); 1 of 2 floors missed'
-    >>> verdict([Figure("fp16", True, "")], "another guest shares these cores")[1]
-    '1 of 1 floor reached; another guest shares these cores: rates are lower bounds'
+    >>> verdict([Figure("fp16", True, "")], "another virtual machine runs")[1]
+    '1 of 1 floor reached; another virtual machine runs: rates are lower bounds'
     """
     judged = [each for each in found if each.met is not None]
     below = [each for each in judged if not each.met]
@@ -255,10 +255,10 @@ def disturbance(benchmarks: Sequence[Measurement]) -> str:
     of_guest = [bench for bench in slowed if bench.is_slowed_by_guest]
     if 2 * len(of_guest) > len(slowed):
         share = f"{1 / max(bench.slowness for bench in of_guest):.0%}"
-        return f"{GUEST} shares these cores (at worst a core ran at {share} of its speed)"
+        return f"{GUEST} shares these cores (the slowest core ran at {share} of its speed)"
     worst = max(slowed, key=lambda bench: bench.contention.get("others_cores") or 0.0)
     reasons = [label.partition(": ")[2].partition("; ")[0] for label in worst.labels]
-    return f"other work took part (at worst: {next(filter(None, reasons), 'on this device')})"
+    return f"other work was running (at worst: {next(filter(None, reasons), 'on this device')})"
 
 
 def why_short(figure: Figure) -> str:
@@ -284,7 +284,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
         length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
         limit = FLOOR_WITHOUT_NOMINAL
         end = engineering(floor.limit / FLOOR_WITHOUT_NOMINAL, entry["unit"])
-        share = f"bar to {end}" + ", less is better" * (entry["unit"] == "s")
+        share = f"full bar: {end}" + ", lower is better" * (entry["unit"] == "s")
     return Bar(
         name=figure.name,
         value=value_text(figure),
@@ -304,15 +304,15 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     if figure.met is False:
         yield why_short(figure)
     if floor is None:
-        yield figure.text or "no floor is known"
+        yield figure.text or "no known floor"
     else:
         yield str(floor)
         if figure.is_below_healthy:
-            yield "below the healthy range, within the margin"
+            yield "below the healthy range, but within the margin"
     if entry.get("clock_mhz"):
         clock = engineering(1e6 * entry["clock_mhz"], "Hz")
         yield f"the dense peak is {engineering(entry['nominal'], 'FLOP/s')} at {clock}"
-    yield f"in `{row.name}`"
+    yield f"measured by `{row.name}`"
     yield from row.facts
 
 

@@ -12,15 +12,11 @@ from prooflops.suite.page.delivery import disturbance
 from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
-from prooflops.suite.peaks import published_mfu_text
-from prooflops_gate.console.tables import engineering
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
-MARKED = "only a row that is worse than most is marked contended"
-# Families of whole training steps.
-TRAINING_STEPS = ("step", "mfu")
+MARKED = "only rows that are worse than most are marked contended"
 USUAL_FLAGS = {
     "float32_matmul_precision": "highest",
     "deterministic": False,
@@ -71,8 +67,8 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
             yield f"too noisy to compare the rates of {narrow} and {wide}"
         elif ratio < 1:
             contended = " (contended)" if any(each.unsettled for each in pair) else ""
-            times = f"{ratio:.2g} times its rate{contended}"
-            yield f"products in {narrow} are slower than in {wide}: {times}"
+            times = f"{ratio:.2g} times the rate{contended}"
+            yield f"{narrow} products are slower than {wide} products: {times}"
 
 
 def _peaks(report: RunReport, best: Mapping[str, Measurement]) -> Mapping[str, float]:
@@ -94,18 +90,22 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         if cause == CONTENDED and disturbance(benchmarks):
             yield f"{listed} ran beside other work{_speeds(benchmarks)}; {MARKED}"
         else:
-            example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
+            example = f" (for example {reasons[cause]})" if reasons[cause] else ""
             yield f"{listed}: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
         listed = f"{len(wide)} of {len(benchmarks)} benchmarks"
-        yield f"{listed} spread too widely for any conclusion"
+        yield f"{listed} have too wide a spread for a conclusion"
 
 
 def _speeds(benchmarks: Sequence[Measurement]) -> str:
     """Between which shares of its speed the slowest core ran; empty where that is not known."""
     shares = [1 / bench.slowness for bench in benchmarks if bench.slowness > 1]
-    return f", a core at {min(shares):.0%} to {max(shares):.0%} of its speed" if shares else ""
+    return (
+        f", the slowest core at {min(shares):.0%} to {max(shares):.0%} of its speed"
+        if shares
+        else ""
+    )
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -116,8 +116,8 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     ]
     if multiples and min(multiples) < FEWEST_CACHES:
         yield (
-            f"memory bandwidth may be too high: the arrays are only {min(multiples):.1f} times the "
-            "last-level cache, which can serve a part of them"
+            f"memory bandwidth may be overstated: the arrays are only {min(multiples):.1f} times "
+            "the last-level cache, which can serve a part of them"
         )
 
 
@@ -125,11 +125,11 @@ def _settings(report: RunReport) -> Iterable[str]:
     flags = report.machine.get("flags") or {}
     for key, usual in USUAL_FLAGS.items():
         if key in flags and flags[key] != usual:
-            yield f"{key} is {flags[key]}, not {usual} as usual"
+            yield f"{key} is {flags[key]}; the default is {usual}"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
-        peak = "cores x FLOPs per clock x clock, or to " * bool(report.clock_mhz)
+        peak = "cores × FLOPs per clock × clock, or to " * bool(report.clock_mhz)
         name = report.machine.get("name")
-        yield f"no vendor states a dense peak of {name}: shares refer to {peak}the `own ceiling`"
+        yield f"{name} has no dense peak on record: shares refer to {peak}the `best rate`"
 
 
 def limits(report: RunReport) -> list[str]:
@@ -139,7 +139,6 @@ def limits(report: RunReport) -> list[str]:
         *_roofs(benchmarks),
         *_bandwidth(report),
         *_power(benchmarks),
-        *_training(report.benchmarks),
         *_data(benchmarks),
     ]
 
@@ -152,8 +151,8 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         bounds = Counter(bench.bound for bench in own)
         listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
         yield (
-            f"{dtype}: memory limits kernels below {ridge:.3g} FLOPs per byte; of {len(own)} "
-            f"kernels, {listed}"
+            f"{dtype} kernels below {ridge:.3g} FLOPs per byte are limited by memory; of "
+            f"{len(own)} kernels, {listed}"
         )
 
 
@@ -178,56 +177,9 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         yield f"{number} benchmarks ran at the power limit{clock}, which is normal"
 
 
-def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    steps = [bench for bench in benchmarks if bench.family in TRAINING_STEPS]
-    for bench in steps:
-        if bench.unsettled == CONTENDED:
-            marked = f", {bench.remark}" if bench.remark else ""
-            time = engineering(bench.median_s, "s")
-            yield f"a training step ({bench.case}) takes at most {time}{marked}"
-        elif bench.unsettled:
-            yield f"a training step ({bench.case}): not known: {bench.unsettled}"
-        else:
-            figures = ", ".join(_step_figures(bench))
-            yield f"a training step ({bench.case}) takes {figures}"
-    if any(bench.has("mfu") and not bench.unsettled for bench in steps):
-        yield f"for comparison, published MFU: {published_mfu_text()}"
-
-
-def _step_figures(bench: Measurement) -> Iterable[str]:
-    """A step's time, where it goes, what it reaches, its tokens per second and their energy."""
-    names = ("forward", "backward", "optimizer")
-    parts = {name: bench.number(f"{name}_s") for name in names if bench.has(f"{name}_s")}
-    time = engineering(bench.median_s, "s")
-    if parts:
-        most = max(parts, key=lambda name: parts[name])
-        time += f" ({parts[most] / sum(parts.values()):.0%} of it in {most})"
-    yield time
-    if bench.has("share_of_ceiling"):
-        share = f"{bench.number('share_of_ceiling'):.0%}"
-        yield f"{share} of this machine's best {bench.dtype} rate"
-    reads_text = bench.family == "mfu" or bench.case.startswith("transformer")
-    unit = "token" if reads_text else "example"
-    if bench.has("mfu"):
-        yield f"MFU {bench.number('mfu'):.0%}"
-    if bench.has("tokens_per_s"):
-        yield f"{bench.number('tokens_per_s'):,.0f} {unit}s/s"
-    if bench.has("joules_per_token"):
-        yield f"{engineering(bench.number('joules_per_token'), 'J')} per {unit}"
-    kinds = dict(bench.info.get("seconds_by_kind") or {})
-    if kinds:
-        kinds["no kernel"] = bench.number("idle_s")
-        listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
-        yield f"of which {listed}"
-
-
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    loops = [
-        bench
-        for bench in benchmarks
-        if bench.family == "training_loop" and bench.info.get("bottleneck")
-    ]
-    found = Counter(str(bench.info["bottleneck"]) for bench in loops).most_common()
+    found = Counter(str(bench.info.get("bottleneck", "")) for bench in benchmarks)
+    del found[""]
     if found:
-        listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
-        yield f"the slower of data loading and step: {listed}"
+        listed = ", ".join(f"{name} ({number})" for name, number in found.most_common())
+        yield f"bottleneck of training on loaded data: {listed}"

@@ -128,7 +128,7 @@ class Measurement:
         apart = abs(self.number("parts_over_step") - 1)
         if self.has("parts_over_step") and apart > max(self.spread, USUAL_OVERLAP):
             return "its parts do not add up"
-        for key, bound in (("share_of_ceiling", "ceiling"), ("share_of_attainable", "roof")):
+        for key, bound in (("share_of_ceiling", "best rate"), ("share_of_attainable", "roof")):
             if self.number(key) > EXCEEDS:
                 return f"above its {bound}"
         return CONTENDED * self.is_contended
@@ -204,7 +204,7 @@ class Measurement:
         """How the device worked meanwhile: "power-limited: 1.49 of 1.98 GHz"."""
         found = self._conditions("facts")
         if found and self.has("share_at_clock"):
-            found.append(f"{self.number('share_at_clock'):.0%} of the units at that clock")
+            found.append(f"{self.number('share_at_clock'):.0%} of the peak at that clock")
         return found
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from prooflops.machine import processor
@@ -12,12 +12,9 @@ from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
     FASTEST_ROUND,
-    bandwidth_table,
     benchmark_table,
-    largest_step,
     predictions_table,
     rates_table,
-    step_memory_table,
     unmeasured_table,
 )
 from prooflops.suite.page.words import words_section
@@ -33,24 +30,20 @@ BARS = (
     "The line marks the `floor`; the band is the range of healthy devices of this kind."
 )
 FOOT = (
-    "At least two of formula, count and measurement settle each claim. The same folder has a short "
-    "version of this page (`.md`), and `verdicts.json` for programs."
-)
-BANDWIDTHS = (
-    "On a CPU the cache rows run on one core, the memory rows on all. Rows dominated by launch "
-    "overhead are omitted."
+    "Each claim is settled by at least two of a formula, a count and a measurement. The folder "
+    "also has a short version of this page (`.md`) and `verdicts.json` for programs."
 )
 FASTEST = (
     "The fastest round shows what the chip does at full speed. It is shown only where no other "
     "work competed, and is never compared; all other rates are medians."
 )
 PREDICTIONS = (
-    "FLOPs predict a ratio of times only where arithmetic limits both. Intensities differ where "
-    "the counter uses another convention."
+    "FLOPs predict a ratio of times only if both are compute-bound. Intensities differ where the "
+    "counter uses another convention."
 )
 SPREAD = (
-    "The device's own clock measures the times. A `spread` above 25 % allows no conclusion. The "
-    "`own ceiling` is the rate of the fastest product of the dtype in this run."
+    "Times are measured by the device's own clock. A `spread` above 25 % is too wide for a "
+    "conclusion. The `best rate` is that of this machine's fastest product of the dtype."
 )
 
 
@@ -62,7 +55,7 @@ def page_of(report: RunReport) -> Page:
         kind=f"{kind} · {report.date[:10]}" if report.date else kind,
         headline=headline(report),
         lead=_lead(report),
-        warnings=[f"A part of a run: {report.partial}."] if report.partial else [],
+        warnings=[f"Partial run: {report.partial}."] if report.partial else [],
         sections=[
             delivery_section(report),
             *claims.red_sections(report),
@@ -71,15 +64,14 @@ def page_of(report: RunReport) -> Page:
             Section("Unusual about this machine", remarks=highlights.unusual(report),
                     anchor="unusual", absent="Nothing."),
             rates_section(report),
-            Section("Measured", parts=plots_of(report), anchor="plots", is_folded=False,
+            Section("Plots", parts=plots_of(report), anchor="plots", is_folded=False,
                     absent=ABSENT),
             history_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
-            Section("Benchmarks without a figure", unmeasured_table(report.unmeasured),
+            Section("Benchmarks without a result", unmeasured_table(report.unmeasured),
                     anchor="unmeasured", is_folded=True),
-            Section("Memory and predictions", parts=[*tables_of(report)], anchor="tables",
-                    is_folded=True, absent=ABSENT),
+            predictions_section(report),
             run_section(report),
             words_section(),
         ],
@@ -116,10 +108,10 @@ def _lead(report: RunReport) -> list[str]:
         lines.append(f"FAILS here: {named}.")
     if report.red_benchmarks:
         names = [each.test.rpartition("::")[2] for each in report.red_benchmarks]
-        lines.append(f"Red benchmarks: {', '.join(f'`{name}`' for name in names)}.")
+        lines.append(f"Failing benchmarks: {', '.join(f'`{name}`' for name in names)}.")
     if report.errors:
         number = many(len(report.errors), "test")
-        lines.append(f"{number} crashed in the suite, which says nothing about this machine.")
+        lines.append(f"{number} crashed, which says nothing about this machine.")
     return lines
 
 
@@ -129,8 +121,8 @@ def measured(report: RunReport) -> list[str]:
     number = len(report.benchmarks)
     if slow:
         all_of = many(number + slow, "benchmark")
-        too_long = f"the other {slow} take longer here than it allows"
-        return [f"This run measured {number} of {all_of}; {too_long}."]
+        too_slow = f"the other {slow} would take too long on this machine"
+        return [f"This run measured {number} of {all_of}; {too_slow}."]
     return [] if report.claims else [f"This run measured {many(number, 'benchmark')}."]
 
 
@@ -164,14 +156,14 @@ def history_section(report: RunReport) -> Section:
     """The trends over this machine's records, those that changed first."""
     records = max((len(each.records) for each in report.trends), default=0)
     changed = sum(bool(each.changes) for each in report.trends)
-    answer = f"{changed} of {many(len(report.trends), 'benchmark')} changed their level."
+    answer = f"{changed} of {many(len(report.trends), 'benchmark')} became faster or slower."
     return Section(
-        f"Over {records} runs on this machine" if records else "Over the runs on this machine",
+        f"History of {many(records, 'run')} on this machine" if records else "History",
         parts=trend_sections(report.trends, ""),
         answer=answer if records else "",
         anchor="history",
         is_folded=True,
-        absent="Too few records of this machine.",
+        absent="This machine has too few records.",
     )
 
 
@@ -187,17 +179,16 @@ def benchmarks_section(report: RunReport) -> Section:
     )
 
 
-def tables_of(report: RunReport) -> Iterator[Section]:
-    """Memory, the memory over a step, and predictions; each if there is any."""
-    if rows := bandwidth_table(report.benchmarks):
-        title = "Memory, and each cache"
-        yield Section(title, rows, answer=BANDWIDTHS, is_folded=True)
-    if step := largest_step(report.benchmarks):
-        title = f"Memory over a training step: {step.case}"
-        yield Section(title, step_memory_table(step), is_folded=True)
-    if rows := predictions_table(report.benchmarks):
-        title = "Predicted, and measured or counted"
-        yield Section(title, rows, answer=PREDICTIONS, is_folded=True)
+def predictions_section(report: RunReport) -> Section:
+    rows = predictions_table(report.benchmarks)
+    return Section(
+        "Predictions against measurements and counts",
+        rows,
+        answer=PREDICTIONS if rows else "",
+        anchor="predictions",
+        is_folded=True,
+        absent=ABSENT,
+    )
 
 
 def run_section(report: RunReport) -> Section:
@@ -227,8 +218,8 @@ def _facts(report: RunReport) -> dict[str, Any]:
     facts["command"] = f"`{report.command}`"
     facts["revision"] = report.revision
     facts["pace"] = report.pace
-    facts["methods of measuring"] = report.methods
-    facts["extent"] = f"part of a run: {report.partial}" if report.partial else "whole run"
+    facts["measuring method"] = report.methods
+    facts["scope"] = f"partial run: {report.partial}" if report.partial else "whole run"
     return facts
 
 

@@ -21,14 +21,14 @@ PLACED = (
     "flop_per_s",
     "ridge",
 )
-RATES_HEAD = ["dtype", "rate", "of dense peak", "in", "spread"]
+RATES_HEAD = ["dtype", "rate", "of dense peak", "benchmark", "spread"]
 BENCHMARKS_HEAD = [
     "benchmark",
     "median",
     "spread",
     "rate",
     "of dense peak",
-    "of own ceiling",
+    "of best rate",
     "notes",
 ]
 ROOFLINE_HEAD = [
@@ -45,13 +45,12 @@ ROOFLINE_HEAD = [
     "ridge",
     "on paper",
 ]
-BANDWIDTH_HEAD = ["stream", "working set", "bandwidth", "reads", "spread"]
 FASTEST_ROUND = "fastest round"
-PREDICTIONS_HEAD = ["what", "benchmark", "predicted", "measured", "ratio"]
+PREDICTIONS_HEAD = ["quantity", "benchmark", "predicted", "measured", "ratio"]
 # Quantity, unit, and the keys of the prediction and of the measurement.
 PREDICTIONS = (
     ("bytes saved by checkpointing", "B", "predicted_saved_bytes", "saved_bytes"),
-    ("ratio of times, by FLOPs", "", "flop_ratio", "time_ratio"),
+    ("ratio of times, from FLOPs", "", "flop_ratio", "time_ratio"),
     ("intensity", "FLOP/B", "intensity", "counted_intensity"),
     ("FLOPs", "FLOP", "flops", "counted_flops"),
 )
@@ -102,7 +101,7 @@ def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> 
     for first, *names in groups.values():
         shown = names[:most] + ["..."] * (most is not None and len(names) > most)
         rows.append([first, str(len(names)), ", ".join(shown)])
-    return [["reason (figures: the first)", "benchmarks", "which"], *rows] if rows else []
+    return [["reason (figures of the first)", "number", "benchmarks"], *rows] if rows else []
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -181,39 +180,6 @@ def roofline_table(kernels: Sequence[Measurement]) -> list[list[str]]:
             f"{paper:.3g}" if paper else "no peak on record",
         ])  # fmt: skip
     return rows
-
-
-def bandwidth_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
-    """One row per stream of the memory or a cache that has a bandwidth."""
-    streams = [bench for bench in benchmarks if bench.level and bench.has("bytes") and bench.rate]
-    rows = []
-    for bench in streams:
-        size = binary(bench.number("bytes"))
-        reads = f"{bench.number('read_share'):.0%}"
-        rows.append([bench.case, size, bench.rate_text, reads, spread_text(bench)])
-    return with_fastest([BANDWIDTH_HEAD, *rows], streams) if rows else []
-
-
-def step_memory_table(step: Measurement) -> list[list[str]]:
-    """What is allocated after each phase of a step, and the peak in it."""
-    phases = step.info["step_memory"]
-    kinds = list(dict.fromkeys(kind for row in phases.values() for kind in row["held"]))
-    rows = [["phase", *kinds, "peak in it"]]
-    for phase, row in phases.items():
-        cells = [binary(row["held"].get(kind, 0)) for kind in kinds]
-        rows.append([f"after {phase}", *cells, binary(row["peak_bytes"])])
-    return rows
-
-
-def largest_step(benchmarks: Sequence[Measurement]) -> Measurement | None:
-    """The training step with the highest peak of memory."""
-    steps = [bench for bench in benchmarks if bench.info.get("step_memory")]
-    return max(steps, key=_peak_bytes, default=None)
-
-
-def _peak_bytes(step: Measurement) -> float:
-    phases = step.info["step_memory"].values()
-    return max(float(row["peak_bytes"]) for row in phases)
 
 
 def predictions_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:

@@ -31,7 +31,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     width = medium.width_of(isatty=bool(terminal.isatty))
     for section in (
         Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
-        Section("benchmarks without a figure", unmeasured_table(report.unmeasured, FEW)),
+        Section("benchmarks without a result", unmeasured_table(report.unmeasured, FEW)),
         Section("verdicts", topic_table(report.claims) if report.claims else ()),
     ):
         if section.rows:
@@ -55,7 +55,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
         for each in medium.wrapped(answer.sentence, width):
             terminal.write_line(each, bold=True, **{COLOURS[answer.mark.tone]: True})
     if finished.resume:
-        terminal.write_line(commands.going_on(finished.resume))
+        terminal.write_line(commands.resuming(finished.resume))
 
 
 def _print_claims(
@@ -93,14 +93,14 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 
 
 def _places(finished: FinishedRun) -> Iterator[str]:
-    """Whether it is a part of a run, and where report and record are."""
+    """Whether the run is partial, and where report and record are."""
     if finished.stopped:
-        yield f"part of a run: {finished.stopped}; it is no baseline; the last whole report is kept"
+        yield f"partial run: {finished.stopped}; no baseline; the last whole report is kept"
     elif finished.report.partial and finished.folder:
-        yield f"part of a run: {finished.report.partial}; the last whole report is kept"
+        yield f"partial run: {finished.report.partial}; the last whole report is kept"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:
-        yield f"report: {finished.folder}/report.html  and report.md, verdicts.json beside it"
+        yield f"report: {finished.folder}/report.html (also report.md and verdicts.json)"
     if finished.record:
         yield f"record: {finished.record}"

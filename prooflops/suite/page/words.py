@@ -19,7 +19,7 @@ WORDS = {
         "the least that a healthy device delivers; a wide floor is for any device, and "
         "finds only gross defects."
     ),
-    "own ceiling": "the best rate this machine reached for a dtype in this run.",
+    "best rate": "the rate of this machine's fastest product of a dtype in this run.",
     "spread": (
         "the interquartile range of the rounds, or the 95 % interval of their median where that is "
         "wider, as a share of the median."
@@ -32,4 +32,4 @@ def words_section() -> Section:
         Section(word, answer=meaning, anchor=anchor_of_word(word))
         for word, meaning in WORDS.items()
     ]
-    return Section("Words of this page", parts=parts, anchor="words", is_folded=True)
+    return Section("Glossary", parts=parts, anchor="words", is_folded=True)

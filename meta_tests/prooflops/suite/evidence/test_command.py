@@ -229,7 +229,7 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made", "repeated", "goes_on"),
+    ("made", "repeated", "resumes"),
     [
         (
             "",
@@ -240,10 +240,10 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
         ("evidence ", "make evidence", "make validate ARGS="),
     ],
 )
-def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, goes_on):
+def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, resumes):
     monkeypatch.setenv("PROOFLOPS_MADE", made)
     assert commands.given(["--claim", "flops"]) == repeated
-    assert commands.going_on(Path("a.jsonl")).startswith(f"to go on: {goes_on}")
+    assert commands.resuming(Path("a.jsonl")).startswith(f"to resume: {resumes}")
 
 
 def test_the_printed_command_of_a_finished_run_runs_as_it_stands(tmp_path):
@@ -278,9 +278,9 @@ def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2, output
-    assert "part of a run: interrupted, after 1 of 2 tests" in output
+    assert "partial run: interrupted, after 1 of 2 tests" in output
     last = output.splitlines()[-1]
-    assert last == f"to go on: python -m prooflops.suite.evidence --resume {file.path}"
+    assert last == f"to resume: python -m prooflops.suite.evidence --resume {file.path}"
     given = f"--timeout 8 {' '.join(options)}"
     assert f"repeat it: python -m prooflops.suite.evidence {given}" in output
     assert file.rows("over")[-1]["stopped"] == "interrupted"

@@ -11,7 +11,6 @@ from prooflops.suite.evidence.__main__ import main
 from prooflops.suite.evidence.file import EvidenceFile, Rows
 from prooflops.suite.evidence.gallery import gallery, why_refused
 from prooflops.suite.evidence.page import page_of_file, report_of_file
-from prooflops.suite.evidence.results import registry_here
 from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import headline
@@ -46,7 +45,7 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it():
     assert report.counts["FAILS"] == 0
     assert {figure.met for figure in report.figures} == {True, None}
     (said,) = unusual(report)
-    assert "15 of 196 benchmarks spread too widely" in said
+    assert "15 of 196 benchmarks have too wide a spread" in said
 
 
 @pytest.fixture(scope="module", params=KEPT, ids=lambda path: path.stem)
@@ -81,7 +80,7 @@ def test_the_gallery_says_what_its_evidence_says_and_takes_what_was_just_sent():
             ["a", "b"],
             f"it was measured by method {METHOD - 1}, and today's method is {METHOD}",
         ),
-        (METHOD, ["a"], "it is a part of a run: 1 of 2 tests have not run yet"),
+        (METHOD, ["a"], "the run is partial: 1 of 2 tests have not run yet"),
     ],
 )
 def test_the_gallery_takes_a_whole_run_by_todays_method(method, ended, why):
@@ -100,20 +99,15 @@ def test_the_check_of_a_file_without_a_run_says_so(tmp_path, capsys, text):
     if text is not None:
         (tmp_path / "sent.jsonl").write_text(text)
     assert main(["--check", str(tmp_path / "sent.jsonl")]) == 1
-    assert "sent.jsonl: it has no run; run make evidence again" in capsys.readouterr().out
+    assert "sent.jsonl: this file has no run; run make evidence again" in capsys.readouterr().out
 
 
-def test_a_page_has_the_whole_text_of_each_claim_and_those_younger_than_its_run(kept):
+def test_a_page_has_the_whole_text_of_each_claim(kept):
     _, report, page = kept
-    checked = {each.id: each.claim for each in report.claims}
-    younger = [claim for claim in registry_here().claims.values() if claim.id not in checked]
-    texts = [text for claim in younger for text in (claim.statement, claim.condition)]
-    for claim in checked.values():
-        texts += [claim.condition, claim.correction, claim.note]
     whole = markdown(page)
-    assert not [text for text in texts if markdown_text(text) not in whole]
-    (since,) = [section for section in page.sections if section.anchor == "since"]
-    assert [row[0].strip("`") for row in since.rows[1:]] == [claim.id for claim in younger]
+    for each in report.claims:
+        for text in (each.claim.condition, each.claim.correction, each.claim.note):
+            assert markdown_text(text) in whole
 
 
 def test_each_chosen_benchmark_has_a_figure_or_a_reason(kept):
@@ -133,15 +127,15 @@ PLANTED = {
     "a share of another peak": (SQUARE, {"mfu": 0.74}, {}, "71.4% of its peak, its row 74.0%"),
     "the rate of another row": (SQUARE, {}, {"value": 738e12}, "bf16 is 7.38e+14, but its row"),
     "a product above the ceiling": (
-        SQUARE, {"share_of_ceiling": 1.189}, {}, "is at 118.9% of the own ceiling"
+        SQUARE, {"share_of_ceiling": 1.189}, {}, "is at 118.9% of the best rate"
     ),
-    "two ceilings": (SQUARE, {"share_of_ceiling": 0.859}, {}, "ceiling of bf16 has several"),
+    "two ceilings": (SQUARE, {"share_of_ceiling": 0.859}, {}, "best rate of bf16 has several"),
     "limited by a roof that is far": (
         "layer[fp32-batch-16]", {"bound": "memory"}, {}, "is memory-bound at 17.7% of its roof"
     ),
     "a launch with a bandwidth": ("stream[L2-copy]", {"bound": ""}, {}, "takes few launches"),
     "a step above its ceiling": (
-        "step[deep-linear-bf16-eager]", {"mfu": 3.24}, {}, "over 100 %: a training step"
+        "step[deep-linear-bf16-eager]", {"mfu": 3.24}, {}, "over 100 %: deep-linear-bf16-eager"
     ),
 }  # fmt: skip
 
