@@ -80,7 +80,7 @@ class BriefSchedule:
     def rounds(
         self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool
     ) -> Rounds:
-        """As many as fit into the seconds asked for."""
+        """As many rounds as fit into the requested seconds."""
         fitting = int(self.asked.seconds / (calls * call_s + timer.preparation_s(call)))
         number = max(self.asked.least_rounds, min(fitting, self.pace.most_rounds))
         return Rounds(call_s, number, number)

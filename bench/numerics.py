@@ -113,7 +113,7 @@ def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -
 
 
 def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
-    """What becomes of subnormal operands and, where products have such, of subnormal results."""
+    """The treatment of subnormal operands and, where products have such, of subnormal results."""
     __tracebackhide__ = True
     form = float_format(dtype)
     result = float_format("fp32" if dtype == "tf32" else RESULTS.get(dtype, dtype))
@@ -145,7 +145,7 @@ def fraction_bits(dtype: str, device: torch.device) -> int:
 
 
 def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
-    """What products of `dtype` keep.
+    """The numbers that products of `dtype` keep.
 
     Raises AssertionError where that is less than the format or the unit promises.
     """

@@ -53,8 +53,7 @@ class Product:
         return work_of(self.dtype, *self.shape)
 
     def check(self, result: Tensor) -> None:
-        """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding
-        can explain.
+        """Raises AssertionError if a sample of `result` differs from fp64 by more than rounding.
 
         The operands are random and of both signs, so sums of their products are about R = √Σ(ab)²
         large. The rounding of a partial sum is relative to R: √k times less than Σ|a||b|, which

@@ -132,8 +132,9 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """A block without communication; where it raises on any rank, all ranks raise, naming that
-        one.
+        """A block without communication.
+
+        If it raises on any rank, all ranks raise an error that names that rank.
         """
         __tracebackhide__ = True
         error = None

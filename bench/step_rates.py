@@ -29,9 +29,7 @@ class StepRates:
     conditions: Callable[[], AbstractContextManager[dict[str, Any]]]
 
     def record(self, seconds: float, spread: float, rounds: int, labels: Sequence[str]) -> Any:
-        """Keeps the time of a step in the fixture `user_model`, beside the rates of the dtypes that
-        it multiplies.
-        """
+        """Keeps the time of a step in `user_model`, beside the rates of its dtypes."""
         formats = [dtype for dtype in self.user_model.flops.by_dtype if dtype in DTYPES]
         return self.user_model.record_step(
             seconds=seconds,

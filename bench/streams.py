@@ -212,10 +212,10 @@ class Stream:
         return {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[self.kernel]
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError where the result is not that of fp64, but for rounding; of long
-        arrays, in 64 windows.
+        """Raises AssertionError if the result is not that of fp64, but for rounding.
 
-        Every product and sum may round once: copy never, scale and add once, triad twice.
+        Long arrays are checked in 64 windows. Every product and sum may round once: copy never,
+        scale and add once, triad twice.
         """
         __tracebackhide__ = True
         if self.kernel in ("sum", "dot"):

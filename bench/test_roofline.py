@@ -126,7 +126,7 @@ def counted_work(kernel: Kernel) -> counted.CountedWork:
 def position_under_roofs(
     work: Work, seconds: float, peak: float, roof: float, launch_share: float
 ) -> dict[str, object]:
-    """Where a kernel's rate is under its machine's FLOP/s and bytes/s, and what bounds it."""
+    """The place of a kernel's rate under its machine's FLOP/s and bytes/s, and its limit."""
     attainable = attainable_flop_per_s(work.intensity, peak, roof)
     ridge = ridge_point(peak, roof)
     return {

@@ -179,8 +179,9 @@ def compiled_step(
     eager_loss: float,
     eager_gradients: list[torch.Tensor],
 ) -> tuple[Step, float]:
-    """A compiled step whose loss and gradients agree with the eager one's, and its compile time in
-    seconds.
+    """A compiled step that agrees with the eager one, and its compile time in seconds.
+
+    Loss and gradients agree.
     """
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
@@ -321,7 +322,7 @@ def predicted_held_bytes(step: Step) -> int:
 
 
 def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """How many times as long one step takes as another, as the median over pairs.
+    """The time of one step over that of another, as the median over pairs.
 
     The order within the pairs alternates.
     """

@@ -110,8 +110,7 @@ class CallTimer:
         return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
 
     def first_calls(self, call: TimedCall) -> tuple[float, float]:
-        """Seconds of a call after one untimed call, and the share of the host's time that the clock
-        saw of it.
+        """Seconds of a call after one untimed call, and the share that the clock saw of it.
 
         The same calls are timed twice: by the clock, and by the host from an idle device to an idle
         device. The share is small where the clock does not wait, or where work hides from it in

@@ -197,9 +197,7 @@ class Step:
         return found
 
     def part_times_s(self, timer: Callable[[], Any], steps: int) -> dict[str, float]:
-        """Median seconds of each part of a step, by a clock whose readings the device passes in
-        turn.
-        """
+        """Median seconds of each part of a step, by a clock that the device itself reads."""
         moments = []
         for _ in range(steps):
             start = timer()

@@ -130,8 +130,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
-    """The model of a preset, a file or a name, of text alone where it reads more; and its
-    config.
+    """The model of a preset, a file or a name, and its config.
+
+    It is the text model of a model that reads more.
     """
     config = config_called(name, ignore)
     try:
@@ -378,9 +379,7 @@ def predicted_fits(
     cards: tuple[str, ...],
     longest: int,
 ) -> tuple[Sequence[Any], str]:
-    """What fits on one card, a row for each training and card, from transformers' net; and why
-    something is unknown.
-    """
+    """A row for each training and card from transformers' net, and the reason for an unknown."""
     try:
         from prooflops.model.of_config import fits_of_config
 

@@ -1,4 +1,4 @@
-"""Where the suite's tests lie, in the clone or an installed copy, and its options with a path."""
+"""The folder of the suite's tests, in the clone or an installed copy, and its options with paths."""
 
 from pathlib import Path
 

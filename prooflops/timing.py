@@ -33,13 +33,12 @@ class _DeviceMoment:
 
 
 def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
-    """A timer of `device`: the difference of two of its readings is the time between them in
-    seconds.
+    """A timer of `device`.
 
-    CUDA and XPU run asynchronously: a reading is an event in the current stream, and only the
-    subtraction waits. On MPS, a reading waits for the device and takes the host's clock. Fits
-    pytest-benchmark's `timer` option. Resolution: about 0.5 µs for events, below 0.1 µs on the
-    host.
+    The difference of two readings is the time between them in seconds. CUDA and XPU run
+    asynchronously: a reading is an event in the current stream, and only the subtraction waits. On
+    MPS, a reading waits for the device and takes the host's clock. Fits pytest-benchmark's `timer`
+    option. Resolution: about 0.5 µs for events, below 0.1 µs on the host.
 
     Domain of validity: work of the current stream only. If the device is idle at the first reading,
     the time includes the wait for the next launch (some 5 µs on CUDA). Give it work first, or time
@@ -71,8 +70,9 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Waits until all streams of `device` have done their work. A CPU's calls return only when
-    done.
+    """Waits until all streams of `device` have done their work.
+
+    A CPU's calls return only when done.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
@@ -114,11 +114,10 @@ class Timing:
 def time(
     fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup: int, rounds: int
 ) -> Timing:
-    """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not
-    timed.
+    """Seconds that `fn()` takes on `device`, in `rounds` rounds.
 
-    On CUDA all run in the current stream, and the host may queue all rounds before the first has
-    run.
+    `warmup` calls before them are not timed. On CUDA all run in the current stream, and the host
+    may queue all rounds before the first has run.
 
     Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its
     launch.
@@ -165,13 +164,13 @@ def alternating(
 def median_interval(
     values: Iterable[float], confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """The confidence interval of the median between two order statistics; None where there are too
-    few values for one.
+    """The confidence interval of the median; None if there are too few values.
 
-    The number of values below the true median is binomial of n and 1/2, whatever the distribution,
-    if the values are independent. The interval is the narrowest whose chance of missing the median
-    on each side is below (1 - confidence) / 2; this needs 6 values at 95 %, 8 at 99 %. Equal to the
-    interval of scipy.stats.quantile_test, which takes a second to import.
+    It lies between two order statistics. The number of values below the true median is binomial of
+    n and 1/2, whatever the distribution, if the values are independent. The interval is the
+    narrowest whose chance of missing the median on each side is below (1 - confidence) / 2; this
+    needs 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test, which
+    takes a second to import.
 
     Raises ValueError for a confidence that is not between 0 and 1.
     Source: Conover, "Practical Nonparametric Statistics", 3rd edition, 3.2.
@@ -195,11 +194,11 @@ def median_interval(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch's operators to one thread of the host inside the block, then restores the
-    earlier number.
+    """Limits torch's operators to one thread inside the block.
 
-    Threads that wait for one another are most of a busy machine's noise, and kernels hold scratch
-    per thread. Other libraries and the workers of a data loader keep their threads.
+    Then it restores the earlier number. Threads that wait for one another are most of a busy
+    machine's noise, and kernels hold scratch per thread. Other libraries and the workers of a data
+    loader keep their threads.
 
     >>> with one_thread():
     ...     torch.get_num_threads()

@@ -105,8 +105,9 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def newest_node() -> int:
-    """The number of autograd's newest node: that of the operation that is dispatched, if it has
-    one.
+    """The number of autograd's newest node.
+
+    It is that of the operation that is dispatched, if it has one.
     """
     return int(torch._C._autograd._get_sequence_nr()) - 1
 

@@ -46,8 +46,7 @@ class Step:
 
 
 class Bisection:
-    """The commits between `good` and the one that is checked out, for the benchmarks that got
-    slower in between.
+    """The commits between `good` and the checkout, for the benchmarks that got slower in between.
 
     `slow` has the row of each.
     """
@@ -142,9 +141,7 @@ class Bisection:
         return steps
 
     def evidence(self, name: str) -> list[str]:
-        """The commits that were measured for a benchmark, the oldest first, and git's log of the
-        bisection.
-        """
+        """The commits measured for a benchmark, oldest first, and git's log of the bisection."""
         order = self.git(
             "rev-list", "--reverse", "--topo-order", f"{self.good_commit}..{self.bad_commit}"
         ).split()
@@ -191,7 +188,7 @@ def bisect(question: Question, commit: str) -> Comparison:
 
 
 def ratio_of(row: Row) -> float:
-    """How many times as long it takes, or as many instructions where these decided."""
+    """The ratio of the times, or of the instructions if these decided."""
     assert row.effect
     return row.instructions if row.by == INSTRUCTIONS and row.instructions else row.effect.ratio
 

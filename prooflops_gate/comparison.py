@@ -41,7 +41,7 @@ STOPPED = "the run was stopped before it was decided"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a run found: a row per quantity of each benchmark, and what to say of the whole run.
+    """The result of a run: a row per quantity of each benchmark, and notes on the whole run.
 
     `title` names the two sides. `notes` stand below the rows, `details` below these under -v.
     `effort` is what it took. A `table` is printed in place of the rows. `counts` are instructions

@@ -48,8 +48,9 @@ SEPARATE = (
 
 
 def check_origins(pair: Pair, root: Path, asked: str) -> None:
-    """Refuses a comparison in which the other side ran this side's code, or either ran an installed
-    copy of it.
+    """Refuses a comparison in which a side did not run its own code.
+
+    The other side may have run this side's code, or either an installed copy of it.
     """
     before, after = pair
     if before.side.root == after.side.root:
@@ -152,7 +153,7 @@ def _library_name(file: Path) -> str:
 
 
 def copies(outside: Mapping[str, Path], root: Path, top: Path) -> Iterator[Path]:
-    """Those files outside both sides that are builds of the repository at `top`.
+    """The files outside both sides that are builds of the repository at `top`.
 
     A distribution belongs to it that was installed from it, or has the name of its project: its
     files, or the folder of its sources. So does a package or a library that no distribution has,

@@ -160,8 +160,7 @@ def _is_recorded(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def gate_replicate(pytestconfig: pytest.Config) -> Any:
-    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate
-    paces; else None.
+    """The gate's pace for benchmarks that choose their own rounds; None outside the gate.
 
     `gate_replicate.pace(request.node)` returns the seconds to run, the fewest rounds, and whether
     an earlier process has checked the benchmark. `gate_replicate.leave_out(request.node, seconds)`

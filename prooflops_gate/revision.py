@@ -29,7 +29,7 @@ class Revision(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Where a commit and this checkout part.
+    """The commit at which a commit and this checkout part.
 
     `ahead` commits are in its history alone. `is_cut_off` says that a commit behind the bases lacks
     its parents, as in a shallow clone: they may lead to a later base.
@@ -75,7 +75,7 @@ def exactly(name: str, commit: str, parted: Fork) -> Revision:
 
 
 def fork(tip: str, root: Path) -> Fork:
-    """Where this commit and the checkout at `root` part."""
+    """The commit at which this commit and the checkout at `root` part."""
     ours = checked_out(root)
     bases = (git.output(root, "merge-base", "--all", tip, *ours) or "").split()
     ahead = git.output(root, "rev-list", "--count", tip, "--not", *ours)

@@ -92,7 +92,7 @@ class Gate:
         return True
 
     def compared(self, processes: Processes) -> Comparison:
-        """What was found.
+        """The result of the comparison.
 
         Of a broken run why it broke, of one that was stopped what was decided by then.
         """

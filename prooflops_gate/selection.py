@@ -20,8 +20,10 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Selection:
-    """The collected tests of this run by their stable names, and the settings of their markers
-    `gate`. Of the benchmarks, `only` some are measured if it names any.
+    """The collected tests of this run by their stable names.
+
+    It has the settings of their markers `gate`. Of the benchmarks, `only` some are measured if it
+    names any.
     """
 
     config: pytest.Config
@@ -85,8 +87,9 @@ def function_of(name: str) -> str:
 
 
 def is_in_code(root: Path, name: str) -> bool:
-    """Whether the function of this test is in its file under `root`, in its own class or in
-    one that this inherits from.
+    """Whether the function of this test is in its file under `root`.
+
+    It may be in its own class, or in one that this inherits from.
     """
     file, *path = function_of(name).split("::")
     try:

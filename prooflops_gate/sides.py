@@ -144,8 +144,9 @@ BUILD_IT = "prepare a second checkout and give --gate-versus its folder"
 
 
 def lacking(other: Side, root: Path, failure: str) -> str:
-    """What the checkout at `root` has and a fresh one lacks, as the likely reason of this failure
-    there; empty where nothing is.
+    """The likely reason of this failure in a fresh checkout; empty if there is none.
+
+    The checkout at `root` has something that a fresh one lacks.
     """
     if not other.fresh:
         return ""
@@ -190,5 +191,5 @@ def targets(config: pytest.Config, other: Side) -> list[str]:
 
 
 def existing(files: Sequence[str], side: Side) -> list[str]:
-    """Those files that this side has."""
+    """Those of the files that this side has."""
     return [file for file in dict.fromkeys(files) if (side.root / file).exists()]

@@ -1,4 +1,4 @@
-"""What goes into a process of the gate, and what comes out of it: values that nobody changes."""
+"""The input and the output of a process of the gate, as values that nobody changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Counting:
-    """What a process counts in place of timing: instructions under valgrind, bytecodes by function.
+    """The count of a process in place of timing: instructions under valgrind, or bytecodes.
 
     No test begins after `until`. Without `valgrind` only bytecodes are counted.
     """
@@ -47,11 +47,11 @@ class Counting:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a process's objects lie: its hash seed, and the size of its environment modulo a page.
+    """The layout of a process's memory: its hash seed, and the size of its environment.
 
-    Both move memory, and with it times (Mytkowicz et al., ASPLOS 2009). The processes of a pair
-    share them, so their noise cancels. An empty seed lets each process draw its own, as Python
-    does.
+    The size is modulo a page. Both move memory, and with it times (Mytkowicz et al., ASPLOS 2009).
+    The processes of a pair share them, so their noise cancels. An empty seed lets each process draw
+    its own, as Python does.
     """
 
     hash_seed: str = ""

@@ -29,8 +29,9 @@ COPY = re.compile(r"('\d+|\.(constprop|isra|part|cold|lto_priv|localalias)(\.\d+
 
 
 def by_function(dump: str) -> Counter[str]:
-    """The instructions of each C function, without those it calls, from the text of a dump of
-    callgrind.
+    """The instructions of each C function, from the text of a dump of callgrind.
+
+    They exclude those of the functions it calls.
 
     >>> text = "fn=(1) a\\n0 5\\ncfn=(2) b.isra.0'2\\ncalls=1 0\\n0 70\\n0 2\\nfn=(2)\\n0 70\\n"
     >>> by_function(text)
@@ -53,8 +54,7 @@ def by_function(dump: str) -> Counter[str]:
 
 
 def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str:
-    """The functions whose counts rose most, the largest rise first, without those of the
-    interpreter.
+    """The functions whose counts rose most, without those of the interpreter.
 
     >>> risen({"a": 10, "b": 5}, {"a": 12, "b": 5, "c": 4000}, "bytecodes")
     'c 0 -> 4,000 bytecodes, a 10 -> 12'

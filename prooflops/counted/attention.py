@@ -1,5 +1,4 @@
-"""Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the
-mask leaves.
+"""Attention, counted for all pairs of query and key, or for the pairs that the mask leaves.
 
 The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain
 products, which `UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is
@@ -42,11 +41,11 @@ ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX, *VARLEN))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
-    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over; `arguments` by
-    their schema's names.
+    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over.
 
-    There are several where sequences of different lengths lie one after the other, or where a
-    causal mask splits one. Raises UnreadableError where their lengths, or the mask, have no values.
+    `arguments` are named as in its schema. There are several where sequences of different lengths
+    lie one after the other, or where a causal mask splits one. Raises UnreadableError where their
+    lengths, or the mask, have no values.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
     dense = name.startswith("_scaled_dot_product") or name in FLEX
@@ -80,10 +79,10 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
 
 
 def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
-    """The pairs that a causal mask leaves: query i sees the first i keys; with `at_end`, the last
-    query sees all keys.
+    """The pairs that a causal mask leaves.
 
-    The two differ where there are more keys than queries. Queries beyond the last key see all keys.
+    Query i sees the first i keys; with `at_end`, the last query sees all keys. The two differ where
+    there are more keys than queries. Queries beyond the last key see all keys.
     """
     if at_end and whole.keys > whole.query_length:
         return [replace(whole, pairs="causal")]
@@ -106,10 +105,10 @@ def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
 
 
 def mask_share(mask: Any) -> Fraction | None:
-    """The share of pairs that a mask leaves: its true values, or those above the lowest number of
-    its dtype; None where it cannot be read, as on the meta device.
+    """The share of pairs that a mask leaves; None if it cannot be read, as on the meta device.
 
-    Reads the mask once, and waits for its device.
+    It leaves its true values, or those above the lowest number of its dtype. Reads the mask once,
+    and waits for its device.
     """
     if mask is None or not mask.numel():
         return Fraction(1)
@@ -121,10 +120,10 @@ def mask_share(mask: Any) -> Fraction | None:
 
 @torch.no_grad()
 def flex_share(blocks: Sequence[Any]) -> Fraction | None:
-    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by
-    pair; None where it cannot be read.
+    """The share of pairs that FlexAttention's mask leaves; None if it cannot be read.
 
-    `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
+    Full blocks count whole, partial ones pair by pair. `blocks` is BlockMask.as_tuple(), followed
+    by the tensors that the mask's function reads.
     """
     first = next(place for place, each in enumerate(blocks) if isinstance(each, torch.Tensor))
     last = next(place for place, each in enumerate(blocks) if callable(each))
@@ -187,8 +186,7 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class UnfusedMasks(TorchFunctionMode):
-    """Finds the share of a product that belongs to the pairs left by a mask of attention, forward
-    and backward.
+    """Finds the share of a product that a mask of attention leaves, forward and backward.
 
     Unfused attention multiplies all pairs, and the mask then discards some. A function mode does
     not reach into functions that it handles itself (nn.MultiheadAttention, backward()). Replacing
@@ -215,9 +213,7 @@ class UnfusedMasks(TorchFunctionMode):
         return self.attend(*args, **kwargs or {}) if func is ATTEND else func(*args, **kwargs or {})
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs scaled dot-product attention and notes the share of its products that the mask
-        leaves.
-        """
+        """Runs scaled dot-product attention, and notes the share of products the mask leaves."""
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
         share = _given_share(given) if self._share_of_running_call == 1 else Fraction(1)
         if share == 1:

@@ -39,15 +39,14 @@ IMPORTS_DYNAMO_UNSEEN = hasattr(TorchDispatchMode, "_should_skip_dynamo")
 
 @contextmanager
 def flops(pairs: str = "full") -> Iterator[CountedWork]:
-    """The FLOPs and bytes of the operations dispatched within the block, on any device, `meta`
-    included.
+    """The FLOPs and bytes of the operations dispatched within the block.
 
-    Applies torch's own FLOP formulas to the operators that autograd, modules and composite
-    functions finally dispatch. So the backward pass is counted, not assumed to be twice the
-    forward. `prooflops.counted.operators` adds or corrects what torch's FlopCounterMode lacks.
-    These are mv, dot, addmv, addr, in-place, int8, scaled and sparse products, bilinear layers,
-    the CPU's fused attention, recurrent layers, grouped convolutions, linear systems and complex
-    numbers.
+    It works on any device, `meta` included. Applies torch's own FLOP formulas to the operators that
+    autograd, modules and composite functions finally dispatch. So the backward pass is counted, not
+    assumed to be twice the forward. `prooflops.counted.operators` adds or corrects what torch's
+    FlopCounterMode lacks. These are mv, dot, addmv, addr, in-place, int8, scaled and sparse
+    products, bilinear layers, the CPU's fused attention, recurrent layers, grouped convolutions,
+    linear systems and complex numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point
@@ -103,8 +102,9 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Runs functions under torch.compile as they are written: modes and hooks cannot see into
-    compiled ones.
+    """Runs functions under torch.compile as they are written.
+
+    Modes and hooks cannot see into compiled ones.
     """
     if "torch._dynamo.utils" not in sys.modules:  # imported by torch.compile; it takes a second
         yield

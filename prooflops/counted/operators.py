@@ -1,5 +1,4 @@
-"""FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets
-wrong.
+"""FLOPs of the operators that torch's own counter leaves out or gets wrong.
 
 A formula is called with an operator's result and its arguments. It reads only their shapes, so it
 is valid on every device, `meta` included. To add one, decorate a function with the operator's

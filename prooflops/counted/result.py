@@ -57,13 +57,13 @@ class Totals(NamedTuple):
 
 
 class CountedWork:
-    """The FLOPs and bytes of a block of code; grows while the block runs, and may be read at any
-    time.
+    """The FLOPs and bytes of a block of code.
 
-    The plain figures (`total`, `forward`, `backward`, `recomputed`, `model`) are the FLOPs of
-    products alone, sums of multiply-adds: comparable to 2mkn and 6ND. `elementwise` is the separate
-    sum of elementwise operations and reductions. `unknown` lists the operators that have no formula
-    here, with the number of their calls: the figures are complete only where it is empty.
+    They grow while the block runs, and may be read at any time. The plain figures (`total`,
+    `forward`, `backward`, `recomputed`, `model`) are the FLOPs of products alone, sums of
+    multiply-adds: comparable to 2mkn and 6ND. `elementwise` is the separate sum of elementwise
+    operations and reductions. `unknown` lists the operators that have no formula here, with the
+    number of their calls: the figures are complete only where it is empty.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -106,31 +106,34 @@ class CountedWork:
 
     @property
     def recomputed(self) -> int:
-        """FLOPs of products that the backward pass ran once more: checkpointed code, the scores of
-        a flash kernel.
+        """FLOPs of products that the backward pass repeated.
+
+        They are those of checkpointed code, and the scores of a flash kernel.
         """
         return self.totals("recomputed").products
 
     @property
     def model(self) -> int:
-        """FLOPs of the products that the mathematics needs, without the recomputed, as MFU counts
-        them.
+        """FLOPs of the products that the mathematics needs.
+
+        They exclude recomputed ones, as MFU does.
         """
         return self.total - self.recomputed
 
     @property
     def step(self) -> StepFlops:
-        """The products by purpose: comparable to `accounting.models.step_flops`, whose `backward`
-        repeats nothing.
+        """The products by purpose, comparable to `accounting.models.step_flops`.
+
+        Its `backward` repeats nothing.
         """
         return StepFlops(self.forward, self.backward - self.recomputed, self.recomputed)
 
     @property
     def elementwise(self) -> int:
-        """FLOPs of elementwise operations and reductions, one per element and function: 5 of a
-        GELU, 4 of a SiLU.
+        """FLOPs of elementwise operations and reductions.
 
-        In none of the plain figures; see `accounting.roofline.FLOPS_PER_ELEMENT`.
+        They are one per element and function: 5 of a GELU, 4 of a SiLU. In none of the plain
+        figures; see `accounting.roofline.FLOPS_PER_ELEMENT`.
         """
         return self.totals().elementwise
 
@@ -149,16 +152,15 @@ class CountedWork:
 
     @property
     def intensity(self) -> float:
-        """FLOPs (products and elementwise) per byte moved. Raises ValueError where no byte is
-        moved.
+        """FLOPs (products and elementwise) per byte moved.
+
+        Raises ValueError if no byte is moved.
         """
         return self.totals().intensity
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Operators without a formula that are not known to cost nothing, with the number of their
-        calls.
-        """
+        """Operators without a formula that may cost FLOPs, with the number of their calls."""
         calls: Counter[str] = Counter()
         for (operator, _, figure), amount in list(self._tally.items()):
             if figure == UNKNOWN:

@@ -1,6 +1,4 @@
-"""How the calls of an operator are counted: its formula, its kind of work, and the bytes that it
-moves.
-"""
+"""Rules that count an operator's calls: its formula, its kind of work and its bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ KINDS: dict[str, frozenset[str]] = {
 
 
 class Rule(NamedTuple):
-    """How the calls of one operator are counted."""
+    """The rule that counts the calls of one operator."""
 
     operator: str
     is_counted: bool
@@ -49,7 +47,7 @@ RULES: dict[Any, Rule] = {}
 
 
 def rule_of(func: Any) -> Rule:
-    """How the calls of an operator are counted; cached for each known operator."""
+    """The rule that counts the calls of an operator, cached for each known operator."""
     rule = RULES.get(func)
     if rule is None:
         rule = _rule(func)

@@ -1,6 +1,4 @@
-"""What products with a sparse matrix cost: their FLOPs and bytes follow from the elements that it
-stores.
-"""
+"""Products with a sparse matrix: FLOPs and bytes follow from the elements that it stores."""
 
 from __future__ import annotations
 
@@ -28,10 +26,10 @@ PARTS = {
 
 
 def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
-    """Each stored element multiplies a row or a column of the dense factor; None for two sparse
-    factors, and no product.
+    """FLOPs of a product with a sparse factor; None for two sparse factors, and no product.
 
-    In a sampled product it is the result that stores them: each is a row times a column.
+    Each stored element multiplies a row or a column of the dense factor. In a sampled product it is
+    the result that stores them: each is a row times a column.
     """
     name = operator.removeprefix("aten.").removesuffix("_")
     if name not in PRODUCTS | ADDED_TO_FIRST_ARGUMENT:
@@ -47,8 +45,9 @@ def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
 
 
 def stored_bytes(tree: Any) -> int:
-    """Bytes of dense tensors, and of the elements and indices of sparse ones. Raises
-    NotStridedError for others.
+    """Bytes of dense tensors, and of the elements and indices of sparse ones.
+
+    Raises NotStridedError for others.
     """
     return sum(bytes_of(part) for tensor in tensors_in(tree) for part in _parts(tensor))
 

@@ -15,8 +15,9 @@ class NotStridedError(Exception):
 
 
 def bytes_of(tree: Any) -> int:
-    """Bytes of the distinct elements of these tensors: an expanded tensor has fewer than its shape
-    says.
+    """Bytes of the distinct elements of these tensors.
+
+    An expanded tensor has fewer elements than its shape says.
 
     Raises NotStridedError for a sparse or nested tensor.
     """

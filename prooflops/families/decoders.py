@@ -87,8 +87,9 @@ def validated_size(name: str, value: Any, part: str = "") -> int:
 
 
 class Config:
-    """The values of a config and its family's row of the table; it remembers which keys were
-    read.
+    """The values of a config and its family's row of the table.
+
+    It remembers which keys were read.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -194,7 +195,7 @@ class Config:
 
 
 class Kind(NamedTuple):
-    """What distinguishes the layers of a decoder."""
+    """The properties that distinguish the layers of a decoder."""
 
     window: int
     sparse: bool

@@ -121,7 +121,7 @@ def core_speed() -> CoreSpeed:
 
 
 def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What disturbed a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
+    """Labels of a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
     A GPU counts as throttled if its clock fell by more than 3 %, or is unknown, for one of these
     reasons: heat, a hardware slowdown, a power brake, or a power limit below the default. A host is

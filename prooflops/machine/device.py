@@ -443,7 +443,7 @@ def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> fl
 
 
 def why_no_running_peak(dtype: str) -> str:
-    """What is missing for a CPU's running peak: its clock, or its instruction sets."""
+    """The missing part of a CPU's running peak: its clock, or its instruction sets."""
     try:
         cpu_clock.clock_hz()
     except cpu_clock.NoClock as error:

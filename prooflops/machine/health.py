@@ -49,7 +49,7 @@ def link(device: torch.device) -> dict[str, int]:
 
 
 def causes(device: torch.device, conditions: Mapping[str, Any], figure: str) -> list[str]:
-    """What may have lowered a figure, in words; `conditions` are those of its measurement."""
+    """Possible causes of a low figure, in words; `conditions` are those of its measurement."""
     found = readings(device)
     return [
         *conditions.get("labels", ()),

@@ -65,7 +65,7 @@ def hypervisor() -> str | None:
 
 
 def described(facts: Mapping[str, Any]) -> list[str]:
-    """What a fingerprint says of a CPU besides its name.
+    """The properties of a CPU in a fingerprint, besides its name.
 
     >>> described({"microarchitecture": "Sapphire Rapids", "cores": 2, "hypervisor": "KVM"})
     ['Sapphire Rapids', '2 virtual cores (KVM)']

@@ -27,7 +27,7 @@ _TORCH_SETTINGS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Layout(NamedTuple):
-    """How an output lies, in a storage of its own or in that of an operand."""
+    """The layout of an output, in a storage of its own or in that of an operand."""
 
     shape: torch.Size
     stride: tuple[int, ...]

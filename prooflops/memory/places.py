@@ -1,4 +1,4 @@
-"""Where an operation comes from: the operator, the module that ran it and the line of code."""
+"""The place of an operation: the operator, the module that ran it and the line of code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch writes in place for plain tensors, but not for fake ones, which are a subclass."""
+"""In-place writes that torch makes for plain tensors, but not for their fake subclass."""
 
 from __future__ import annotations
 

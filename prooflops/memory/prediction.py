@@ -152,12 +152,12 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     @property
     def unknown(self) -> dict[str, int]:
-        """What may raise the peaks on CUDA and is not known, with its calls."""
+        """Operators that may raise the peaks on CUDA by an unknown amount, with their calls."""
         return dict(self._ledger.unknown_calls)
 
     @property
     def composed(self) -> dict[str, int]:
-        """What is composed of operators on CUDA, as torch up to 2.13 does, with its calls.
+        """Calls that torch up to 2.13 composes of operators on CUDA.
 
         A later torch has one kernel for it, whose bytes `groups_in_kernel` predicts.
         """

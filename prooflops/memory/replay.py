@@ -207,8 +207,9 @@ def replay(
 
 @dataclass(frozen=True)
 class Requests:
-    """What a block requests of CUDA's caching allocator and frees, in order, and the bytes of each
-    storage.
+    """The requests and frees of a block to CUDA's caching allocator, in order.
+
+    It also has the bytes of each storage.
     """
 
     events: Sequence[Event]

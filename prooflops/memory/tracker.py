@@ -26,7 +26,7 @@ QUERIES = ("prim", "profiler")
 
 
 class Kernels(Protocol):
-    """What a device's kernels allocate beyond their outputs."""
+    """The memory that a device's kernels allocate beyond their outputs."""
 
     def enter(self, operation: Operation) -> None:
         """Enters what an operation that has run allocated or keeps."""

@@ -41,7 +41,7 @@ HIGHEST_MFU = 0.9
 
 @dataclass(frozen=True)
 class Answer:
-    """What a claim says of this model; one whose condition the model lacks has no answer."""
+    """The answer of a claim for this model; a claim whose condition is not met has none."""
 
     claim: str
     verdict: str
@@ -55,8 +55,10 @@ def answers_of(
     flops: ExplainedFlops,
     step: MeasuredStep | None,
 ) -> list[Answer]:
-    """The answers; those about tensors need an instance that has been stepped, those about time a
-    step whose time is known.
+    """The answers of claims that apply.
+
+    Those about tensors need an instance that has been stepped, those about time a step whose time
+    is known.
     """
     answers = [*_of_rules(flops), *_of_backward(flops)]
     if instance:

@@ -57,7 +57,7 @@ class Examination:
 
     @property
     def unanswered(self) -> list[str]:
-        """What was asked about the memory and cannot be predicted, and why."""
+        """Requested figures about memory that cannot be predicted, with the reason."""
         found = [
             f"the largest {each.argument} that fits, {each.trials[0].why_not}"
             for each in self.largest
@@ -74,7 +74,7 @@ class Examination:
 
     @property
     def answers(self) -> list[Answer]:
-        """What claims of the registry say of this model."""
+        """The answers of claims of the registry for this model."""
         step = None if self.unknown else self.step
         instance = self.instance if self.is_measured else None
         return answers_of(instance, self.inventory, self.memory, self.flops, step)

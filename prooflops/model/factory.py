@@ -32,16 +32,15 @@ NOT_THE_USERS = tuple(
 
 
 class ModelError(ValueError):
-    """A factory that cannot be imported or called, or returns no model; the message lists the valid
-    forms.
+    """A factory that cannot be imported or called, or returns no model.
+
+    The message lists the valid forms.
     """
 
 
 @contextmanager
 def naming(spec: str, option: str = "--model") -> Iterator[None]:
-    """Raises any ValueError as a ModelError, with the option, or the call, in front of its
-    message.
-    """
+    """Turns a ValueError into a ModelError whose message begins with the option or the call."""
     try:
         yield
     except ValueError as error:
@@ -50,8 +49,9 @@ def naming(spec: str, option: str = "--model") -> Iterator[None]:
 
 @contextmanager
 def user_code(action: str) -> Iterator[None]:
-    """Turns any error of the user's code, an exit included, into a ModelError that names the action
-    and the line.
+    """Turns any error of the user's code into a ModelError that names the action and the line.
+
+    An exit is such an error, too.
     """
     try:
         yield

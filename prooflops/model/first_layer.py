@@ -101,8 +101,10 @@ class FirstLayers:
     def add(
         self, operation: Operation, name: str, weights: Mapping[int, Tensor], flops: int
     ) -> None:
-        """Notes an operation of the forward pass. `weights` are its tensors that are parameters, or
-        computed from them, by the number of the parameter.
+        """Notes an operation of the forward pass.
+
+        `weights` are its tensors that are parameters, or computed from them, by the number of the
+        parameter.
         """
         given = tensors_in((operation.args, operation.kwargs))
         made = tensors_in(operation.out)

@@ -39,8 +39,9 @@ CHECKPOINTED = "recomputed by activation checkpointing"
 
 @dataclass(frozen=True)
 class Difference:
-    """One reason for the difference, rule minus counted: negative for products that the rule leaves
-    out.
+    """One reason for the difference, rule minus counted.
+
+    It is negative for products that the rule leaves out.
     """
 
     name: str
@@ -54,8 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExplainedFlops:
-    """The FLOPs of one training step of a model, counted, and the parts of their difference from
-    2ND, 4ND and 6ND.
+    """The counted FLOPs of one training step, and their difference from 2ND, 4ND and 6ND in parts.
 
     Where D, `batch`, is not known, neither are the rules, and there are no parts. No rule covers
     `update`, products in the optimizer's step. `recomputed` is the part of `backward` that the
@@ -97,8 +97,9 @@ class ExplainedFlops:
         return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
 
     def needed(self, phase: str) -> int:
-        """FLOPs of the products that the mathematics needs: those that ran, less those
-        recomputed.
+        """FLOPs of the products that the mathematics needs.
+
+        They are those that ran, less those recomputed.
         """
         return self.counted(phase) - (0 if phase == "forward" else self.recomputed)
 

@@ -86,8 +86,9 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
-    """The bytes that a step may hold, and whose limit that is: at most half of a host's free
-    memory.
+    """The bytes that a step may hold, and whose limit that is.
+
+    It is at most half of a host's free memory.
     """
     free = machine.free_bytes(device)
     if device.type != "cpu":
@@ -102,8 +103,9 @@ def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
 
 
 def default_of(user_model: UserModel, argument: str) -> int:
-    """The size that the factory itself chooses. Raises ModelError where it takes no such
-    argument.
+    """The size that the factory itself chooses.
+
+    Raises ModelError if it takes no such argument.
     """
     arguments = inspect.signature(user_model.factory).parameters
     sizes = [

@@ -1,6 +1,4 @@
-"""`prooflops.model_report`: the page of `--model` for a module at hand, from Python and
-notebooks.
-"""
+"""`prooflops.model_report`: the page of `--model` from Python and notebooks."""
 
 from __future__ import annotations
 
@@ -55,8 +53,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, repr=False)
 class ModelReport:
-    """The facts about a module: its figures, a tree of its modules as text, and the page of
-    `--model`.
+    """The facts about a module: figures, a tree of its modules, and the page of `--model`.
 
     A step is a forward and a backward pass. A peak is None where the page says why: of a device
     that keeps no account, or predicted for a module or a loss that cannot run without values.

@@ -55,7 +55,7 @@ class MemoryRow:
 
     @property
     def known_bytes(self) -> int | None:
-        """As measured, else as predicted."""
+        """The measured bytes, else the predicted ones."""
         return self.predicted_bytes if self.measured_bytes is None else self.measured_bytes
 
 

@@ -21,13 +21,12 @@ OPERATORS_TIMED_TOGETHER = 50
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its
-    operators.
+    """One training step by the device's clock, with the least times that bound it.
 
-    By rates of this machine, measured in this run and stated by its vendor, per dtype of the
-    products. `spread` is the middle half of the rounds, as a share of the median; `overhead_s` that
-    of one operator on a handful of elements, autograd included; `labels` say what disturbed it, see
-    `prooflops.machine.conditions`.
+    The least times are those of its FLOPs, its bytes and its operators. By rates of this machine,
+    measured in this run and stated by its vendor, per dtype of the products. `spread` is the middle
+    half of the rounds, as a share of the median; `overhead_s` that of one operator on a handful of
+    elements, autograd included; `labels` say what disturbed it, see `prooflops.machine.conditions`.
     """
 
     flops: ExplainedFlops
@@ -48,9 +47,7 @@ class MeasuredStep:
 
     @property
     def mfu(self) -> float | None:
-        """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on
-        record.
-        """
+        """The share of the vendor's peak that the needed FLOPs reach; None if none is on record."""
         return mfu(self.flops.model, self.seconds, self._rate(self.peak_flop_per_s))
 
     @property
@@ -88,8 +85,9 @@ class MeasuredStep:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte, every tensor read and written by every operator: as if nothing were fused
-        or cached.
+        """FLOPs per byte, as if nothing were fused or cached.
+
+        Every operator reads and writes every tensor.
         """
         return self.flops.executed / max(self.flops.moved_bytes, 1)
 
@@ -147,8 +145,9 @@ class MeasuredStep:
 
     @property
     def bound(self) -> str:
-        """The longest of the three least times; OVERHEAD if it explains less than half of the
-        step.
+        """The longest of the three least times.
+
+        OVERHEAD if it explains less than half of the step.
         """
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
         return name if longest >= self.seconds / 2 else OVERHEAD

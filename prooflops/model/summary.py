@@ -90,7 +90,7 @@ def peak_classes(memory: StepMemory) -> dict[str, int]:
 
 
 def missing_text(examination: Examination) -> str:
-    """What the figures above leave out."""
+    """The facts that the figures above leave out."""
     unknown = examination.flops.unknown
     calls = ", ".join(f"{name} ({number} calls)" for name, number in unknown.items())
     parts = [f"not counted, as they have no formula: {calls}"] if calls else []

@@ -1,4 +1,4 @@
-"""What a user's training may change to fit: recompute its layers, another dtype, 8-bit AdamW."""
+"""Changes of a user's training that make it fit: recomputed layers, a dtype, 8-bit AdamW."""
 
 from __future__ import annotations
 

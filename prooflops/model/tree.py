@@ -39,7 +39,7 @@ class Branch:
 
     @property
     def figures(self) -> tuple[object, ...]:
-        """What the branches of equal siblings have in common."""
+        """The figures that the branches of equal siblings have in common."""
         row = self.row
         parts = tuple((each.name, each.count, each.figures) for each in self.parts)
         own = (row.kind, row.calls, row.output, row.dtype, row.parameters, row.trained)

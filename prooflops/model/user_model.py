@@ -54,7 +54,7 @@ class Instance:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the module is given, by name, `input_ids` first; without numbers and text."""
+        """The inputs of the module by name, `input_ids` first, without numbers and text."""
         named = {f"input {place}": value for place, value in enumerate(self.arguments)}
         named |= self.keywords
         order = sorted(named, key=lambda name: name != "input_ids")
@@ -124,8 +124,9 @@ def compiled_frames() -> int:
 
 
 def validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
-    """The result of a factory as a model. Raises ModelError that names the fault and the valid
-    forms.
+    """The result of a factory as a model.
+
+    Raises ModelError that names the fault and the valid forms.
     """
     if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
         raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}")
@@ -230,9 +231,7 @@ def _default_loss(output: Any) -> Tensor:
 
 
 def tensors_of(tree: object) -> list[Tensor]:
-    """The tensors in nested tuples, lists, dicts and objects with attributes (a dataclass of
-    outputs).
-    """
+    """The tensors in nested tuples, lists, dicts and dataclasses of outputs."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, Mapping):

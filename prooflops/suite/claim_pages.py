@@ -229,7 +229,7 @@ def anchor(heading: str) -> str:
 
 
 def subjects(topic: str) -> str:
-    """What a topic is about, as its test files say."""
+    """The subjects of a topic, as its test files state them."""
     folder = REGISTRY.parent
     files = [folder / f"test_{topic}.py", *sorted(folder.glob(f"test_{topic}_*.py"))]
     found = []

@@ -78,7 +78,7 @@ def peak_flop_per_s(
 
 @pytest.fixture(scope="session")
 def floors(device: torch.device, pytestconfig: pytest.Config) -> Floors:
-    """What this device must deliver, see `prooflops.suite.floors`."""
+    """The least that this device must deliver, see `prooflops.suite.floors`."""
     run = pytestconfig.stash[RUN]
     reference = run.reference_floors
     if reference is None:
@@ -88,7 +88,7 @@ def floors(device: torch.device, pytestconfig: pytest.Config) -> Floors:
 
 @pytest.fixture(scope="session")
 def causes(device: torch.device) -> Callable[[dict[str, Any], str], list[str]]:
-    """What this machine shows as the cause of a low figure, see `prooflops.machine.health`."""
+    """The causes of a low figure that this machine shows, see `prooflops.machine.health`."""
     return functools.partial(health.causes, device)
 
 

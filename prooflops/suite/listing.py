@@ -1,4 +1,4 @@
-"""What claims state, in the terminal: `--claims` lists them and runs no test."""
+"""Lists the claims in the terminal for `--claims`, and runs no test."""
 
 from __future__ import annotations
 

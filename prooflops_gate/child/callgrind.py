@@ -115,8 +115,9 @@ class InstructionCounter:
         self._empty = min(self.counted(int, (), {})[1] for _ in range(EMPTY_CALLS))
 
     def counted(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, int]:
-        """The result of one call without garbage collection, and its instructions less those of an
-        empty one.
+        """The result of one call without garbage collection, and its instructions.
+
+        Those of an empty call are deducted.
         """
         (start, zero, dump, stop), collects = self._requests, gc.isenabled()
         gc.disable()
@@ -149,7 +150,7 @@ class InstructionCounter:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What was counted, for the process's record."""
+        """The counts, for the process's record."""
         return {"counts": self.counts, "steps": self.steps, "dumps": self.files}
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

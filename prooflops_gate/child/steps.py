@@ -15,8 +15,9 @@ from typing import Any
 
 
 def traced(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, int]]:
-    """The result of a call in this thread, and the number of bytecodes by Python function, without
-    those it calls.
+    """The result of a call in this thread, and the number of bytecodes by Python function.
+
+    A function's number excludes those it calls.
     """
     counts = Counter[CodeType]()
 

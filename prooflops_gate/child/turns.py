@@ -102,7 +102,7 @@ def mapped() -> list[str]:
 
 
 def footprint() -> dict[str, Any]:
-    """What this process needs: `peak_bytes`, an accelerator's `driver`, packages `by_features`.
+    """The needs of this process: `peak_bytes`, an accelerator's `driver`, packages `by_features`.
 
     The driver is empty where none is loaded, and None where the system does not say.
     """

@@ -84,8 +84,7 @@ def many(count: int, noun: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Writes out control and direction characters, which would reorder or break the text around
-    them.
+    """Writes out control and direction characters, which would reorder or break a text.
 
     >>> visible("a" + chr(0x202e) + "b" + chr(7)), visible("naïve")
     ('a<U+202E>b<U+0007>', 'naïve')

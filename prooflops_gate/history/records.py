@@ -51,9 +51,7 @@ def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` so that a reader sees the old file or the whole new one, never a part, whatever
-    happens.
-    """
+    """Writes `text` so that a reader sees the old file or the whole new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name is unique to this writer: two of them may aim at one path. It does not end in .json,
     # so no reader opens it.

@@ -20,7 +20,7 @@ from prooflops_gate.task import Pair, Replicate, Task
 
 @dataclass(frozen=True)
 class Measured:
-    """What a pair of processes left: both, and each benchmark that both have, before and after."""
+    """The results of a pair of processes: each benchmark that both have, before and after."""
 
     pair: Pair
     pairs: Mapping[str, tuple[Timed, Timed]]
@@ -37,7 +37,7 @@ def timed_in(done: Replicate, exact: Sequence[str]) -> dict[str, Timed]:
 
 
 def measured_in(pair: Pair, exact: Sequence[str]) -> Measured:
-    """What a pair left, of each benchmark that both sides have."""
+    """The results of a pair, for each benchmark that both sides have."""
     before, after = (timed_in(done, exact) for done in pair)
     both = {name: (before[name], after[name]) for name in after if name in before}
     return Measured(pair, both)
@@ -45,9 +45,7 @@ def measured_in(pair: Pair, exact: Sequence[str]) -> Measured:
 
 @dataclass(frozen=True)
 class Decided:
-    """A row for each benchmark, and what to say of the run: notes to everybody, details under
-    -v.
-    """
+    """A row for each benchmark, notes on the run, and details that -v prints."""
 
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,7 +66,7 @@ class Instrument(Protocol):
         """A value that changes with the plan; None while nothing new is to be said."""
 
     def progress(self) -> str:
-        """What is open, and how long it is expected to take, in a line."""
+        """The undecided benchmarks and the time that they are expected to take, in a line."""
 
     def measure(self, measured: Measured, took_s: float, /) -> None:
         """Adds what a pair measured in `took_s` seconds."""

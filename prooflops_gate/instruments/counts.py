@@ -39,7 +39,7 @@ SMALL_SLOWDOWN = 0.10
 
 @dataclass(frozen=True)
 class Count:
-    """What the pairs say of one benchmark's instructions.
+    """The conclusion of the pairs about one benchmark's instructions.
 
     `verdict` is SAME, MORE, FEWER or UNSTEADY; `logs` are the log ratios of the pairs.
     """
@@ -152,7 +152,7 @@ def _error(logs: Sequence[float], level: float) -> float:
 
 
 def tally(found: Iterable[Count]) -> str:
-    """How many counts are the same, more and fewer, in words.
+    """The numbers of counts that are the same, more and fewer, in words.
 
     >>> tally([Count("SAME", 1e5, [0.0] * 3), Count(MORE, 1e5, [0.02] * 6)])
     '1 the same, 1 more, 0 fewer'
@@ -191,7 +191,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
 
 
 def by_count(count: Count, effect: Effect | None, smallest: float) -> str:
-    """What the instructions of an open benchmark decide; empty where they decide nothing.
+    """The decision of an open benchmark by its instructions; empty if they decide nothing.
 
     They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of
     it, and nothing where time excludes that. As no count shows waiting, it is SAME only where time

@@ -80,8 +80,9 @@ def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
 
 
 def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
-    """A row per benchmark and kind of memory of which every process of one side lies above every
-    one of the other.
+    """A row per benchmark and kind of memory that separates the sides.
+
+    Every process of one side lies above every one of the other.
     """
     rows = []
     for name, (before, after) in both.items():

@@ -73,8 +73,9 @@ class Cost:
         return max(min(int(most_s / self.round_s), ENOUGH_ROUNDS), 1)
 
     def at(self, seconds: float, most_s: float = LONG_S) -> float:
-        """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for
-        its rounds.
+        """Seconds this benchmark adds to a process if each gets `seconds`.
+
+        Its rounds take `most_s` at most.
         """
         if not self.round_s:
             return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
@@ -202,8 +203,9 @@ class PacePlan:
         return is_shown and NOISY < effect.noise < math.inf and self.costs[name].gains
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
-        """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and
-        `most_s`.
+        """Seconds per benchmark so that `pairs` pairs fit in `left_s`.
+
+        They lie between LEAST_S and `most_s`.
         """
         allowed_s = left_s / (2 * max(pairs, 1))
         if self.process_s(names, LEAST_S) >= allowed_s:

@@ -112,7 +112,7 @@ def seconds(side: Iterable[Timed]) -> list[float]:
 
 
 def figures(sides: Sides) -> tuple[list[float], list[float]]:
-    """What is compared of both sides: their GPU's cycles, or their times."""
+    """The compared figures of both sides: their GPU's cycles, or their times."""
     before, after = sides
     if agree_in_cycles(sides):
         return cycles(before), cycles(after)
@@ -216,8 +216,9 @@ def open_notes(decision: Decision, rule: TimeRule) -> list[str]:
 
 
 def excludes(effect: Effect | None, direction: str, change: float) -> bool:
-    """Whether the pairs exclude a larger change in this direction, at the level of the bounds that
-    are printed.
+    """Whether the pairs exclude a larger change in this direction.
+
+    The level is that of the printed bounds.
 
     >>> from prooflops_gate.statistics.effects import paired
     >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), "slower", 0.05)

@@ -170,7 +170,7 @@ def _children(process: int) -> list[int]:
 
 
 def involuntary_switches() -> int | None:
-    """How often this process has been preempted; None if unknown."""
+    """The number of times that this process has been preempted; None if unknown."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else None
 
 

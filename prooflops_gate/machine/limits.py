@@ -1,4 +1,4 @@
-"""How much of the host this process may use: its cores and memory, within its control groups.
+"""The cores and the memory that this process may use, within its control groups.
 
 On Linux a process obeys its own control group and each ancestor of it, in version 1, version 2, or
 both. Containers, systemd and Slurm set their limits there. The functions read the files under

@@ -1,4 +1,4 @@
-"""What a page says, as values, which html.py, markdown.py and terminal.py show."""
+"""The content of a page as values, which html.py, markdown.py and terminal.py show."""
 
 from __future__ import annotations
 

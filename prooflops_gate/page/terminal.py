@@ -40,7 +40,7 @@ def headline_facts(headline: Headline, width: int | None) -> list[str]:
 
 
 def section_lines(section: Section, width: int | None) -> Iterator[str]:
-    """What a section says, without its title."""
+    """The lines of a section, without its title."""
     if section.answer:
         yield from wrapped(section.answer, width)
     if section.bars:

@@ -1,4 +1,4 @@
-"""What the gate says of a comparison.
+"""Reports of a comparison by the gate.
 
 Sentences, the terminal, files, annotations, reports of tests.
 """

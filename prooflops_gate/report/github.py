@@ -47,8 +47,9 @@ def places_of(
 
 
 def risen_function(where: str, root: Path) -> tuple[Path, int] | None:
-    """File and line of the first function of this checkout that the text names as
-    "lib.py:Class.method 1 -> 2".
+    """File and line of the first function of this checkout that the text names.
+
+    The text says, for example, "lib.py:Class.method 1 -> 2".
     """
     for file, name in re.findall(r"([^\s:]+\.py):(\S+) [\d,]+ -> ", where):
         parts = [part for part in name.split(".") if not part.startswith("<")]

@@ -1,4 +1,4 @@
-"""What a run of the gate found and what that means: which rows fail it, and the last line."""
+"""The result of a run of the gate: which rows fail it, and the last line."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Judge:
         status: str = FINISHED,
         reason: str = "",
     ) -> Result:
-        """What was found so far, and what that means."""
+        """The results so far, and their meaning."""
         rows = worst_first(found.rows)
         failing = self.failing(rows)
         warning, passing = self.open_ones(rows)

@@ -1,6 +1,4 @@
-"""Says a row of a comparison in one sentence, and a whole run in one more, for people who know no
-statistics.
-"""
+"""Sentences for a row of a comparison and for a whole run, without statistics."""
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ def change_within(effect: Effect) -> str:
 
 
 def sentence(row: Row) -> str:
-    """What was found for this row.
+    """The result of this row in a sentence.
 
     >>> sentence(Row("t.py::test_a", "flops", 1, 2, "CHANGED"))
     't.py::test_a: flops is 2, but was 1'
@@ -148,7 +146,7 @@ def reason(row: Row) -> str:
 
 
 def unchanged(rows: Sequence[Row]) -> str:
-    """What the rows that are SAME exclude: the largest change that any of them may hide."""
+    """The largest change that any of the rows that are SAME may hide."""
     timed = [row.effect for row in rows if row.effect and row.by not in (INSTRUCTIONS, FILES)]
     counted = sum(row.by == INSTRUCTIONS for row in rows)
     if alike := [row.note for row in rows if row.by == FILES]:
@@ -182,7 +180,7 @@ def remedy(rows: Sequence[Row]) -> str:
 
 
 def summary(failed_tests: Sequence[str], rows: Sequence[Row]) -> str:
-    """What was found in one line: failed tests, and the number of benchmarks by verdict.
+    """The result in one line: failed tests, and the number of benchmarks by verdict.
 
     >>> summary(["t.py::test_b"], [Row("a", "time", 1, 1, "SAME")])
     '1 test failed, 1 SAME'

@@ -1,4 +1,4 @@
-"""What a comparison says on the terminal: the verdict, the rows that matter, what to do next."""
+"""A comparison on the terminal: the verdict, the rows that matter, what to do next."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def lines_of_rows(rows: Sequence[Row], most: float = MOST_LINES) -> list[Termina
 
 
 def widest(rows: Sequence[Row]) -> str:
-    """How many benchmarks are open, and which of them could hide most."""
+    """The number of open benchmarks, and those that could hide most."""
     highest = {row.name: row.effect.bounds(SHOWN_LEVEL)[1] for row in rows if row.effect}
     first = sorted(highest, key=lambda name: -highest[name])[:MOST_NAMED]
     named = ", ".join(f"{name} (up to {change(highest[name])})" for name in first)
@@ -63,7 +63,7 @@ def widest(rows: Sequence[Row]) -> str:
 
 
 def details_of(result: Result) -> list[str]:
-    """What is known of each row beside its sentence, and of the run."""
+    """Details of each row beside its sentence, and of the run."""
     found = []
     for row in result.rows:
         fresh = f"confirmed by {row.fresh} fresh pairs" if row.fresh else ""

@@ -1,4 +1,4 @@
-"""Where the level of a series of times changed.
+"""Finds the changes of level in a series of times.
 
 A change point splits a series where the ranks before and after differ most. The largest
 standardised rank sum over all splits (Pettitt, Applied Statistics 28 (1979) 126) is compared with
@@ -40,7 +40,7 @@ class Change:
 
 
 def change_points(times_s: Sequence[float]) -> list[Change]:
-    """Where the level of a series changed, oldest first.
+    """The changes of level in a series, oldest first.
 
     A part is searched on only where its own split is significant; a split by less than SMALLEST is
     not reported. A step needs about 9 records to be found reliably.

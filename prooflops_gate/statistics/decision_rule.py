@@ -1,5 +1,4 @@
-"""The rule of the gate for one benchmark (slower, faster, the same, or too noisy to know), and its
-error rates.
+"""The rule of the gate for one benchmark, and its error rates.
 
 A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. At most
 `alarm_rate` of whole runs on unchanged code alarm:
@@ -73,8 +72,9 @@ class Plan:
 
     @property
     def screening_rate(self) -> float:
-        """The chance at most that one benchmark is suspected, at any look, in one direction,
-        without a change.
+        """The chance at most that one unchanged benchmark is suspected, in one direction.
+
+        It covers all looks.
         """
         rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
         return min(0.4, rate / self.confirmation_level) / self.benchmarks / self.directions
@@ -121,11 +121,11 @@ class Plan:
 def smallest_effect(
     noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95
 ) -> float:
-    """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's
-    noise, as a fraction.
+    """The smallest slowdown that a whole gate run finds with probability `power`.
 
-    It must pass the last look, the confirmation and the limit on the estimate, together with at
-    least `power`; normal noise. The machine's noise floor is this at its own A/A noise.
+    It is a fraction, at a pair's noise. It must pass the last look, the confirmation and the limit
+    on the estimate, together with at least `power`; normal noise. The machine's noise floor is this
+    at its own A/A noise.
 
     >>> [round(smallest_effect(noise, Plan(benchmarks=20)), 3) for noise in (0.02, 0.07)]
     [0.041, 0.068]
@@ -179,7 +179,7 @@ class Suspicion:
 
 
 def suspicion(effect: Effect, plan: Plan, look: int, min_effect: float) -> Suspicion | None:
-    """What the pairs up to a look suspect.
+    """The suspicion that the pairs up to a look raise.
 
     The estimate lies beyond `min_effect`, and the interval at the look's level above or below 1; a
     change of `min_effect` itself is suspected in about every third case. A change in every pair of

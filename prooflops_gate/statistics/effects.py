@@ -1,4 +1,4 @@
-"""How many times longer one side takes than the other, and how sure that is.
+"""The ratio of the times of two sides, and its confidence.
 
 Wilcoxon's signed ranks.
 
@@ -53,7 +53,7 @@ def signed_rank_null(n: int) -> Floats:
 
 @dataclass(frozen=True)
 class Effect:
-    """How many times longer `after` takes than `before`, and how sure that is.
+    """The time of `after` over that of `before`, and its confidence.
 
     `ratio` is the Hodges-Lehmann estimate of after / before. Each bound errs with a chance of at
     most `level`; `low` is 0 and `high` inf where too few pairs allow none. `p_slower` is the chance
@@ -83,8 +83,7 @@ class Effect:
         return math.exp(low), math.exp(high)
 
     def bounds(self, level: float) -> tuple[float, float, float]:
-        """The bounds at `level`, or at the least level that the number of pairs allows, and that
-        level.
+        """The bounds at `level`, or at the least level that the pairs allow, and that level.
 
         Never infinite: the extremes of three pairs, say, err with a chance of 1/8 each.
 

@@ -176,7 +176,7 @@ def _batch_norm(
 
 
 class AttentionKernels(NamedTuple):
-    """What torch has for attention on cards of a compute capability."""
+    """The attention kernels of torch on cards of a compute capability."""
 
     prefers_cudnn: bool
     has_flash: bool

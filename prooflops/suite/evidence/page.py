@@ -40,7 +40,7 @@ def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
 
 
 def tests_section(file: EvidenceFile) -> Section:
-    """How many tests ended, and those that have not run."""
+    """The number of tests that ended, and those that have not run."""
     rows, slices = file.ended().values(), file.rows("slice")
     red = sum(each["status"] in RED_STATUSES for each in rows)
     killed = len(slices) - len(file.rows("over"))

@@ -1,4 +1,4 @@
-"""What a run's file amounts to: verdicts, the run record, and the report of it."""
+"""The results of a run's file: verdicts, the run record, and the report of it."""
 
 from __future__ import annotations
 

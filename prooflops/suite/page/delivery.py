@@ -75,7 +75,7 @@ class Figure:
 
     @property
     def entry(self) -> Mapping[str, Any]:
-        """What the row's record says of the figure."""
+        """The record of a row about the figure."""
         return self.row.info["delivers"] if self.row else {}
 
     @property
@@ -171,7 +171,7 @@ def next_step(
     command: str,
     arguments: Sequence[str],
 ) -> tuple[str, str]:
-    """What to do after this answer, and the command that does it.
+    """The next step after this answer, and the command that does it.
 
     `command` began the run, and `arguments` are pytest's in it.
     """
@@ -245,7 +245,7 @@ def undecided_floors(found: Sequence[Figure], stated: Iterable[str] = ()) -> lis
 
 
 def disturbance(benchmarks: Sequence[Measurement]) -> str:
-    """What took part in most of the benchmarks, with the worst case; empty if nothing did.
+    """The other work in most of the benchmarks, with the worst case; empty if there was none.
 
     The words are those of the contention that most of them have.
     """
@@ -262,7 +262,7 @@ def disturbance(benchmarks: Sequence[Measurement]) -> str:
 
 
 def why_short(figure: Figure) -> str:
-    """Why a figure falls short, as this machine shows."""
+    """The reason why a figure falls short, as this machine shows it."""
     return ", ".join(figure.causes) or NO_CAUSE
 
 

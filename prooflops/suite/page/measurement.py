@@ -93,14 +93,14 @@ class Measurement:
 
     @property
     def contention(self) -> Mapping[str, Any]:
-        """What was seen of other work, see `prooflops_gate.machine.contention`."""
+        """The other work that was seen, see `prooflops_gate.machine.contention`."""
         conditions = self.info.get("conditions")
         found = conditions.get("contention") if isinstance(conditions, dict) else None
         return found or {}
 
     @property
     def slowness(self) -> float:
-        """How many times slower than alone the slowest core ran; 1 where that is not known."""
+        """The time of the slowest core over that of one alone; 1 if that is not known."""
         return float(self.contention.get("slowness", 1.0))
 
     @property
@@ -201,7 +201,7 @@ class Measurement:
 
     @property
     def facts(self) -> list[str]:
-        """How the device worked meanwhile: "power-limited: 1.49 of 1.98 GHz"."""
+        """The state of the device meanwhile: "power-limited: 1.49 of 1.98 GHz"."""
         found = self._conditions("facts")
         if found and self.has("share_at_clock"):
             found.append(f"{self.number('share_at_clock'):.0%} of the peak at that clock")

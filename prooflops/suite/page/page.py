@@ -116,7 +116,7 @@ def _lead(report: RunReport) -> list[str]:
 
 
 def measured(report: RunReport) -> list[str]:
-    """How many benchmarks were measured, where some were too slow or nothing else is counted."""
+    """The number of measured benchmarks, where some were too slow or nothing else is counted."""
     slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
     number = len(report.benchmarks)
     if slow:

@@ -102,7 +102,7 @@ class RunReport:
 
     @cached_property
     def figures(self) -> list[delivery.Figure]:
-        """What the device delivers, the important figures first."""
+        """The figures that the device delivers, the important ones first."""
         return delivery.figures(self.benchmarks)
 
     @property
