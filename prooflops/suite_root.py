@@ -1,4 +1,4 @@
-"""The folder of the suite's tests, in the clone or an installed copy, and its options with paths."""
+"""The folder of the suite's tests, in the clone or an installed copy, and options with paths."""
 
 from pathlib import Path
 
