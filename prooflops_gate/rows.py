@@ -1,6 +1,6 @@
 """The rows of a comparison.
 
-One quantity of one benchmark or claim, before and after, and the table of them.
+One quantity of one benchmark, before and after, and the table of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from prooflops_gate.console.tables import binary, engineering
 from prooflops_gate.statistics.effects import Effect
 
-TIME, INSTRUCTIONS, VERDICT = "time", "instructions", "verdict"
+TIME, INSTRUCTIONS = "time", "instructions"
 MEMORY = ("memory", "CUDA memory")
 # What decides where no process opened a file that differs.
 FILES = "files"
@@ -42,12 +42,11 @@ HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdic
 class Row:
     """One quantity of one benchmark, before and after.
 
-    `quantity` is "time", "instructions", "memory", the "verdict" of a claim, or the key of an exact
-    figure. `effect` is that of a time, above 1 is worse. `by` is the quantity that decided, where
-    there were two. `fresh` pairs confirmed a verdict after it was suspected. `instructions` is the
-    ratio of a time's instructions, 1 where they are the same. `where` names the functions that take
-    more than before, or says why none is named; `test` the test that measured it, where that has
-    another name.
+    `quantity` is "time", "instructions", "memory", or the key of an exact figure. `effect` is that
+    of a time, above 1 is worse. `by` is the quantity that decided, where there were two. `fresh`
+    pairs confirmed a verdict after it was suspected. `instructions` is the ratio of a time's
+    instructions, 1 where they are the same. `where` names the functions that take more than before,
+    or says why none is named; `test` the test that measured it, where that has another name.
     """
 
     name: str
@@ -154,7 +153,7 @@ def _figure(row: Row, value: Any) -> str:
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """The number of benchmarks and claims by their worst verdict, the worst first.
+    """The number of benchmarks by their worst verdict, the worst first.
 
     >>> counts([Row("a", "time", 1, 2, "SLOWER"), Row("a", "flops", 1, 2, "CHANGED")])
     {'SLOWER': 1}
@@ -168,7 +167,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def worst_verdicts(rows: Iterable[Row]) -> dict[str, str]:
-    """The worst verdict on each benchmark or claim, by its name."""
+    """The worst verdict on each benchmark, by its name."""
     worst: dict[str, str] = {}
     for row in worst_first(rows):
         worst.setdefault(row.name, row.verdict)

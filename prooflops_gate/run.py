@@ -21,7 +21,6 @@ from prooflops_gate.child.options import switch_off
 from prooflops_gate.comparison import Comparison, Stopped, compare
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.console.tables import many, write_lines
-from prooflops_gate.instruments.exact import changed_claims
 from prooflops_gate.instruments.time_rule import plan_for
 from prooflops_gate.options import Settings
 from prooflops_gate.pairs import Pairs
@@ -34,7 +33,7 @@ from prooflops_gate.report.result import BROKEN, FINISHED, INTERRUPTED, Judge, R
 from prooflops_gate.report.terminal import below_the_box, box
 from prooflops_gate.report.tests import Reports
 from prooflops_gate.run_state import is_replicate
-from prooflops_gate.selection import Selection, files_of
+from prooflops_gate.selection import Selection
 from prooflops_gate.task import Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.unpatched import time
 
@@ -143,29 +142,19 @@ class Gate:
             commit = baseline.revision_of(name, settings.folder, root)
             other = sides.checkout(commit, root, processes)
             asked = f"--gate-baseline {name}"
-        return self.with_claims(self.question_beside(question, beside, other, asked))
+        return self.with_other_tests(self.question_beside(question, beside, other, asked))
 
     def question_beside(self, question: Question, here: Side, other: Side, asked: str) -> Question:
         """The question beside another side, which the option `asked` names."""
         targets = sides.targets(self.config, other)
         return replace(question, here=here, other=other, asked=asked, targets=tuple(targets))
 
-    def with_claims(self, question: Question) -> Comparison:
-        """Two sides compared, with the claims that their other tests settle."""
-        others = self.selection.others
-        if not others:
-            return compare(question)
-        pairs = Pairs(question)
-        task = Task(tests=others, benchmarks_only=False)
-        question.say(f"{many(len(others), 'test')} beside the benchmarks")
-        mine = claim_verdicts(pairs.alone(question.here, task))
-        found = compare(question)
-        if not mine or not sides.existing(files_of(others), question.other):
-            return found
-        theirs = claim_verdicts(pairs.alone(question.other, task))
-        if not theirs:
-            return found.noting("claims are not compared: the other side reports no verdicts")
-        return replace(found, rows=(*found.rows, *changed_claims(theirs, mine)))
+    def with_other_tests(self, question: Question) -> Comparison:
+        """Two sides compared, after the tests that measure nothing have run on this one."""
+        if others := self.selection.others:
+            question.say(f"{many(len(others), 'test')} beside the benchmarks")
+            Pairs(question).alone(question.here, Task(tests=others, benchmarks_only=False))
+        return compare(question)
 
     def noise_floor(self, found: Comparison, directions: int) -> Comparison:
         """The noise of each benchmark, and what a run finds at that noise."""
@@ -221,8 +210,3 @@ class Gate:
         root = self.config.rootpath
         for line in github.commands(result.failing, result.warning, places, root):
             terminalreporter.write_line(line)
-
-
-def claim_verdicts(done: Replicate) -> dict[str, str]:
-    """The claims' verdicts of a process, where its suite has any."""
-    return {row["id"]: row["verdict"] for row in done.record["prooflops"].get("verdicts", [])}

@@ -8,7 +8,7 @@ import pytest
 
 from prooflops_gate.first_pair import too_long
 from prooflops_gate.history.records import Timed
-from prooflops_gate.instruments.exact import changed_claims, exact_rows
+from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
 from prooflops_gate.report.sentences import sentence
@@ -46,21 +46,6 @@ def test_a_quantity_that_differs_within_a_side_is_not_exact():
     (row,) = exact_rows({A: (before, after)})
     assert row.verdict == "SAME"
     assert "not an exact quantity" in row.note
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "changed"),
-    [
-        ("holds", "FAILS", True),
-        ("holds if", "corrected", True),
-        ("holds", "holds", False),
-        ("holds", "not checked", False),
-        ("not checked", "holds", False),
-    ],
-)
-def test_a_claims_verdict_is_an_exact_quantity_where_both_sides_checked_it(before, after, changed):
-    rows = changed_claims({"x.a": before, "x.gone": "holds"}, {"x.a": after, "x.new": "holds"})
-    assert [(row.before, row.after) for row in rows] == [(before, after)] * changed
 
 
 def group(key, values):

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prooflops_gate.history.records import Timed
-from prooflops_gate.rows import VERDICT, Row, one_sided
-
-# The verdict of a claim whose tests were skipped, or whose answer the noise hid.
-NOT_CHECKED = "not checked"
+from prooflops_gate.rows import Row, one_sided
 
 # One benchmark's processes, before and after.
 Sides = tuple[Sequence[Timed], Sequence[Timed]]
@@ -29,16 +26,6 @@ def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
             old = [timed.exact[key] for timed in before if key in timed.exact]
             new = [timed.exact[key] for timed in after if key in timed.exact]
             rows.append(_exact_row(name, key, _different(old), _different(new)))
-    return rows
-
-
-def changed_claims(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
-    """The claims whose verdict differs; those that only one side checked are not compared."""
-    rows = []
-    for claim in after:
-        old, new = before.get(claim, NOT_CHECKED), after[claim]
-        if NOT_CHECKED not in (old, new) and old != new:
-            rows.append(Row(claim, VERDICT, old, new, "CHANGED"))
     return rows
 
 
