@@ -61,7 +61,7 @@ class BriefSchedule:
             self.pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 
     def first_calls(self, timer: CallTimer, call: TimedCall) -> tuple[float, float | None]:
-        """In a later process, calls until one gets no new pages; the fastest counts."""
+        """Calls the function until a call gets no new pages; returns the fastest time."""
         __tracebackhide__ = True
         if not self.asked.examined:
             return timer.first_calls(call)

@@ -99,7 +99,7 @@ class Flush:
 
     @cached_property
     def check(self) -> FlushCheck | None:
-        """Its effect on a read, tried once; None where the device names no cache."""
+        """The measured effect of the flush on a read; None where the device names no cache."""
         return check_flush_worked(self, self.buffer.device, self.caches)
 
 

@@ -60,7 +60,7 @@ class Ceilings:
     room_bytes: Callable[[], float] = lambda: math.inf
     clock_share: Callable[[], float | None] = lambda: None
     _found: dict[tuple[str, str], search.Found] = field(default_factory=dict)
-    # A benchmark may have raised these since.
+    # The searched rates, raised by faster benchmarks.
     _flop_per_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _best_product: dict[tuple[str, str], search.Found] = field(default_factory=dict)
     _probed: dict[str, float] = field(default_factory=dict)

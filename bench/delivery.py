@@ -37,7 +37,6 @@ class Figure:
 
     figure: str
     value: float
-    # One of RATES, or s.
     unit: str
     floor: Floor
     # The rate that the floor is a share of.
@@ -137,7 +136,7 @@ class Delivery:
         self._record(found, conditions)
 
     def _units_flop_per_s(self, dtype: str, conditions: dict[str, Any]) -> float | None:
-        """What all units do at the clock that ran; None if either is unknown."""
+        """FLOP/s of all units at the clock that ran; None if either is unknown."""
         clock_mhz = conditions.get("during", {}).get("clock_mhz")
         return self.floors.at_clock(dtype, clock_mhz * 1e6) if clock_mhz and dtype else None
 

@@ -177,7 +177,7 @@ class Measure:
             rounds_s = rounds.number * calls * rounds.call_s
             self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds_s)
             seen.start_rounds()
-            # The gate's processes look themselves.
+            # A process of the gate measures the core's speed itself.
             with nullcontext() if self.brief else looking(self.benchmark, seen.before_round):
                 made = run_rounds(self.benchmark, call, calls, rounds, self.timer, flush)
         self.info["conditions"] = {**seen, "calls": made}

@@ -120,7 +120,7 @@ def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     least, least_result = form.decode(1), result.decode(1)
     legal = may_flush(dtype, device)
     numbers = powers(least, 2 * form.least_normal)
-    # So that no result is subnormal.
+    # Scales up, so that no result is subnormal.
     up = max(1.0, 2 * result.least_normal / least)
     got = one_term(dtype, numbers, up, device) / up
     found = {
@@ -129,7 +129,7 @@ def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     if least**2 >= result.least_normal:
         return found
     numbers = powers(least_result, 2 * result.least_normal)
-    # So that no operand is subnormal.
+    # Scales down, so that no operand is subnormal.
     down = 2.0 ** (math.log2(least_result) // 2)
     got = one_term(dtype, numbers / down, down, device)
     return found | {

@@ -88,7 +88,7 @@ class Product:
             )
 
     def _relative_error(self, k: int) -> float:
-        """As a share of R."""
+        """The error that rounding explains, as a share of R."""
         terms = 2 * max(k, 256)
         if self.dtype == "fp64":
             return terms * 2.0**-53

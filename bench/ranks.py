@@ -300,5 +300,5 @@ class Ranks:
 
 
 def _slowest(every: Sequence[Sequence[float]]) -> list[float]:
-    """Of each round the time of the slowest rank."""
+    """The time of the slowest rank in each round."""
     return [max(row) for row in zip(*every, strict=True)]

@@ -62,7 +62,7 @@ def share_of_units(rate: float, clock_mhz: float, units: float | None) -> dict[s
 def shares_of_product(
     case: Product, seconds: float, regime: str, ceilings: Ceilings, peak: float | None
 ) -> dict[str, Any]:
-    """The same for a product, whose rate the ceiling reaches at least."""
+    """The shares of a product; its rate raises the ceiling if it is higher."""
     found = shares_of(case.multiply, case.work, seconds, case.dtype, regime, ceilings, peak)
     rate = case.work.flops / seconds
     ceiling = ceilings.keep(case.dtype, case.shape, rate, regime)

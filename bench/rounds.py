@@ -17,10 +17,11 @@ FEWEST_ROUNDS = 6
 # The largest change of the median at which a warm-up is over.
 FLAT = 0.02
 FEWEST_WARM_ROUNDS = 9
-# On an accelerator at least and at most, until work that its power limit may slow has a steady
-# rate: the power is averaged, and the clock held down, over a good part of a second. Once a dtype.
+# The least and the longest warm-up of an accelerator, once a dtype, until work that the power limit
+# may slow has a steady rate. Power is averaged over a good part of a second.
 SETTLED_S = (1.0, 3.0)
-# The same for each row after that: the device rests for a tenth of a second between two rows.
+# The least and the longest warm-up of each later row. The device rests for a tenth of a second
+# between two rows.
 RESETTLED_S = (0.25, 1.0)
 # Rounds of such a row last at least as long, so that its clock is sampled several times.
 SAMPLED_S = 0.05
@@ -58,11 +59,11 @@ class Pace:
     longest_s: float = math.inf
 
     def settled(self, kind: str) -> Pace:
-        """The same with the warm-up of a sustainable rate; a CPU is warm after a few calls."""
+        """This pace with the warm-up of a sustainable rate; a CPU is warm after a few calls."""
         return self._warmed(kind, SETTLED_S)
 
     def resettled(self, kind: str) -> Pace:
-        """The same for a device that was settled before, and rested shortly."""
+        """This pace for a device that was settled before and has rested shortly."""
         return self._warmed(kind, RESETTLED_S)
 
     def _warmed(self, kind: str, seconds: tuple[float, float]) -> Pace:

@@ -38,7 +38,7 @@ class StepRates:
             labels=tuple(labels),
             peak_flop_per_s={dtype: self.peak_flop_per_s(dtype) for dtype in formats},
             ceiling_flop_per_s={dtype: self._ceiling(dtype) for dtype in formats},
-            # As a copy has them, half are reads.
+            # Half of the bytes are reads, as in a copy.
             bytes_per_s=self.bandwidths.bytes_per_s(0.5),
         )
 

@@ -30,7 +30,7 @@ def assert_counted(stream: Stream, kernel: str) -> None:
     """The bytes and FLOPs that a call dispatches are those of its formula."""
     __tracebackhide__ = True
     _, written, _ = STREAMS[kernel]
-    # The scalar result.
+    # A reduction writes one scalar of 4 bytes.
     seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
     # The counter takes a + s·b for one FLOP.
     counted = stream.work.flops // (2 if kernel == "triad" else 1)

@@ -46,7 +46,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FEWEST_ARRIVALS = 8
 FEWEST_ARRIVALS_OF_MANY_CALLS = 3
-# Arrivals of 4 KiB are over in a millisecond, which another process can take as a whole.
+# Arrivals of 4 KiB end within a millisecond, in which another process may run throughout.
 MOST_LOOKS = 8
 
 
@@ -117,7 +117,7 @@ def assert_waited(
     for _ in range(MOST_LOOKS):
         arrivals = ranks.arrivals(several, rounds)
         least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
-        # All ranks find this alike.
+        # All ranks come to the same decision.
         if seconds >= LEAST_WAITED_SHARE * least:
             break
     with ranks.together("the clock"):
@@ -179,7 +179,7 @@ class TimedCollective:
         self.target.fill_(float("nan"))
         self.refill()
         self.run(dist.ReduceOp.SUM)
-        # Now: a late result is wrong.
+        # Copied before any wait: a late result is wrong.
         got = self.target.clone()
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
             every = (
@@ -226,7 +226,7 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, d
             delivery.check(name, moved_bytes, "B/s", None, seconds=seconds)
 
 
-# The model and its optimizer.
+# Returns the wrapped model and its optimizer.
 Wrap = Callable[[DeepLinearNet, Ranks], tuple[nn.Module, Any]]
 
 
@@ -301,7 +301,7 @@ WRAPPERS = {"ddp": ddp, "zero": zero, "fsdp": fsdp}
 
 
 def why_not(ranks: Ranks) -> str | None:
-    """Why fully_shard cannot be used by this torch on this device; None where it can."""
+    """The reason why this torch cannot use fully_shard on this device; None if it can."""
     shape = RankWork(DeepLinear(dim=8, layers=1), 2)
     try:
         Training(shape, ranks, fsdp).step()

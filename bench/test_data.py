@@ -77,7 +77,7 @@ def test_batches(workers, device, token_file, appetite, measure):
             block, dtype="uint16", bytes=BLOCK * BATCH * (SEQUENCE + 1) * ITEM_BYTES
         )
     if measure.brief:
-        # The gate compares times.
+        # A process of the gate compares times alone.
         return
     rate = BLOCK * BATCH * SEQUENCE / seconds
     measure.declare(

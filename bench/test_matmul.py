@@ -111,7 +111,7 @@ def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
 
 
 def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
-    """Why bursts are not looked for in this dtype; empty if they are."""
+    """The reason for leaving out bursts of this dtype; empty if they are measured."""
     if pace == "quick":
         return "--quick measures no bursts"
     if device.type == "cpu" and dtype not in BURST_DTYPES_ON_CPU[pace]:

@@ -81,7 +81,7 @@ def assert_rounded(form: Format, size: Tensor, moved: Tensor) -> None:
 
 
 def subnormals_of_a_cast(form: Format, target: torch.dtype, device: torch.device) -> str:
-    """Which subnormal numbers a cast keeps."""
+    """Returns whether a cast keeps subnormal numbers."""
     small = powers(form.decode(1), form.least_normal)
     # More of each power of two than a vector has elements, and some over, which other code
     # converts.

@@ -32,7 +32,7 @@ PRODUCT_DTYPES = ("fp32", "bf16")
 
 
 def with_rows(case: products.Product, rows: int) -> products.Product:
-    """The same layer on `rows` random rows."""
+    """This layer on `rows` random rows."""
     a = torch.randn(rows, case.a.shape[1], device=case.a.device).to(case.a.dtype)
     out = torch.empty(rows, case.b.shape[1], device=a.device, dtype=a.dtype)
     return replace(case, a=a, multiply=products.multiplication(case.dtype, a, case.b, out))
@@ -85,7 +85,7 @@ def place(
             **{name: text for name, text in texts.items() if text},
         )
         if measure.brief or seen is None:
-            # The gate compares times.
+            # A process of the gate compares times alone.
             return
         reads = seen.read_bytes / seen.moved_bytes
         peak, roof, remeasured = roofs(

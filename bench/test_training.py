@@ -143,7 +143,7 @@ def test_step(
     else:
         seconds = step_s(measure, step, measure.once(examine))
     if measure.brief:
-        # The gate compares times.
+        # A process of the gate compares times alone.
         return
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(timing.clock(device), PARTS_TIMED[pace])
@@ -250,7 +250,7 @@ def test_accumulation(model, device, sizing, pace, measure):
     examined = measure.once(examine)
     if measure.brief:
         step_s(measure, step, examined)
-        # The gate compares times.
+        # A process of the gate compares times alone.
         return
     ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure)
     seconds = step_s(measure, step, examined)
@@ -281,7 +281,7 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
     examined = measure.once(examine)
     if measure.brief:
         step_s(measure, steps[every], examined)
-        # The gate compares times.
+        # A process of the gate compares times alone.
         return
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure)
@@ -307,7 +307,7 @@ def held_bytes(step: Step) -> int:
 
 
 def predicted_held_bytes(step: Step) -> int:
-    """The same without running it, on a CPU's kernels."""
+    """The prediction of `held_bytes`, for the kernels of a CPU."""
     with predicted_memory(step.device, workspaces=False) as memory:
         fake = copy.copy(step)
         fake.net = fake_copy(step.module, step.device)

@@ -90,7 +90,7 @@ class CallTimer:
         Short calls are timed several at once.
         """
         seconds, share = self._calls_s(call, 1)
-        # The first has said how many are short.
+        # The first call tells how many short calls fit.
         if call.setup is None and seconds < 2 * SHORTEST_ROUND_S:
             return self._calls_s(
                 call, min(math.ceil(2 * SHORTEST_ROUND_S / seconds), MOST_SHORT_CALLS)
@@ -98,7 +98,7 @@ class CallTimer:
         return seconds, share
 
     def _calls_s(self, call: TimedCall, calls: int) -> tuple[float, float]:
-        """The same of so many calls, from an idle device to an idle device."""
+        """Times `calls` calls from an idle device to an idle device; returns as `call_s` does."""
         if call.setup is not None:
             call.setup()
         timing.synchronise(self.device)
@@ -147,7 +147,7 @@ class CallTimer:
                 call.function()
             rounds.append(max((self.clock() - start) / calls, 1e-9))
             elapsed = perf_counter() - began
-            # A look sorts them all.
+            # Each check sorts all rounds.
             if len(rounds) > 1.1 * looked_at:
                 flat, looked_at = is_flat(rounds), len(rounds)
         return tuple(rounds[len(rounds) // 3 :]), {"warmup_s": elapsed, "flat": flat}

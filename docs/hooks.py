@@ -1,4 +1,4 @@
-"""What mkdocs adds to the documents: the API, options, schemas, evidence and links to the code."""
+"""Adds the API, options, schemas, evidence and links to the code to the site."""
 
 from __future__ import annotations
 

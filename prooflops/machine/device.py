@@ -132,7 +132,7 @@ def capability(device: torch.device) -> float:
 
 
 def _lacks_compiler() -> str | None:
-    """What torch.compile's CPU kernels lack: a working compiler, or Python's headers."""
+    """The missing part of torch.compile's CPU back end: a working compiler, or Python's headers."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if not shutil.which(compiler):
         return f"needs a C++ compiler ({compiler})"

@@ -34,7 +34,7 @@ def crash_of(error: BaseException) -> str:
 
 
 def fault_of(error: BaseException) -> str:
-    """Whose fault a crash may be, by its type and by the package in which it was raised.
+    """The likely culprit of a crash, by its type and the package in which it was raised.
 
     >>> fault_of(MemoryError()), fault_of(ModuleNotFoundError("triton"))
     ('too little free memory', 'a package that is absent or does not fit')

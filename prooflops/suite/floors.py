@@ -204,7 +204,7 @@ class Floors:
         return machine.flop_per_s_at_clock(self.device, dtype, clock_hz)
 
     def why_unknown(self, floor: Floor | None, dtype: str = "") -> str:
-        """Why a figure cannot be compared."""
+        """The reason why a figure cannot be compared."""
         if floor is None:
             return "no floor is known for this figure on this device"
         if self.device.type == "cpu" and floor.of == "peak":

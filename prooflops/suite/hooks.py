@@ -108,7 +108,7 @@ def show_requested_table(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     refuse_a_mix_of_copies(config.rootpath)
     for name in ("device", "reference", "known_failures", "report"):
-        # As of an unset variable of the shell.
+        # An unset variable of the shell leaves an option empty.
         if getattr(config.option, name) == "":
             raise pytest.UsageError(f"--{name.replace('_', '-')}= is empty: name one, or drop it")
     if config.option.quick and config.option.thorough:
@@ -302,7 +302,7 @@ def pytest_runtest_makereport(
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"{LOST}{lost} [after {item.nodeid}]"
             evidence.fault = "the device or its driver"
-    # As plain data, which xdist sends on.
+    # xdist sends plain data on.
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]
     # JUnit's XML has the properties of this report.
     if result.when == "teardown":

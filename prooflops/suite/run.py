@@ -33,7 +33,7 @@ class Evidence:
 
     @property
     def properties(self) -> list[tuple[str, object]]:
-        """The same as test properties in JUnit's XML."""
+        """These facts as test properties of JUnit's XML."""
         rows: list[tuple[str, object]] = [("claim", claim) for claim in self.claims]
         rows += [("figure", figure) for figure in self.figures]
         texts = {"unmet": self.unmet, "crash": self.crash, "fault": self.fault}

@@ -52,7 +52,7 @@ def finish(
     partial = config.stash[PARTIAL] = rows.partial
     content = run_record.record_of(config, **results.facts_of(rows, found))
     if isinstance(rows, EvidenceFile):
-        # Those of other processes too, without their single rounds.
+        # Benchmarks of other processes count too; their single rounds are not kept.
         content["benchmarks"] = results.benchmarks_of(rows)
     report = results.report_of(content, found, registry)
     if not found and not content["benchmarks"]:

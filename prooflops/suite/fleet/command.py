@@ -54,7 +54,7 @@ def publish(
 
 
 def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
-    """What changed, slow machines, then the tables that have rows, the verdicts first."""
+    """The page of a comparison: changes and slow machines, then the tables that have rows."""
     slow = [machine for fleet in found for machine in fleet.slow]
     shown = side_by_side.columns(runs, [machine.node for machine in slow])
     lead = [sentence(fleet) for fleet in found if len(fleet.machines) > 1]

@@ -53,7 +53,7 @@ def answer(claims: Sequence[Verdict]) -> tuple[Mark, str]:
 
 
 def red_sections(report: RunReport) -> list[Section]:
-    """What fails here, red benchmarks, and errors apart from both; each if there is any."""
+    """The failing claims, failing benchmarks and errors; each section if it has rows."""
     claims = _claim_rows(report.with_verdicts("FAILS"))
     benchmarks = [[f"`{each.test}`", literal(each.reason)] for each in report.red_benchmarks]
     errors = [_error_row(each) for each in report.errors]

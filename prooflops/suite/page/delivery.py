@@ -66,8 +66,9 @@ class Figure:
     text: str
     row: Measurement | None = None
     floor: Floor | None = None
-    causes: tuple[str, ...] = ()  # why it falls short, as this machine shows
-    beside: str = ""  # the other work that kept it from being compared with its floor
+    causes: tuple[str, ...] = ()
+    # Names the other work that kept the figure from being judged.
+    beside: str = ""
 
     @property
     def name(self) -> str:
@@ -109,7 +110,7 @@ def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
 
 
 def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
-    """One row decides: one below its floor, else the one with the strictest floor."""
+    """The figure of the decisive row: one below its floor, else that with the strictest floor."""
     known = [bench for bench in rows if bench.info["delivers"].get("met") is not None]
     if not known:
         best = max(rows, key=lambda bench: bench.info["delivers"]["value"])
@@ -299,7 +300,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
 
 
 def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
-    """Why it falls short, its floor, its row, and the clock that ran."""
+    """The notes beside a bar: causes, floor, clock and row."""
     floor, entry = figure.floor, figure.entry
     if figure.met is False:
         yield why_short(figure)

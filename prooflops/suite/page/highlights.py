@@ -99,7 +99,7 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _speeds(benchmarks: Sequence[Measurement]) -> str:
-    """Between which shares of its speed the slowest core ran; empty where that is not known."""
+    """The range of the slowest core's speed; empty where it is not known."""
     shares = [1 / bench.slowness for bench in benchmarks if bench.slowness > 1]
     return (
         f", the slowest core at {min(shares):.0%} to {max(shares):.0%} of its speed"

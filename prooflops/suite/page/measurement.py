@@ -173,7 +173,7 @@ class Measurement:
 
     @property
     def bound(self) -> str:
-        """Its limit: "memory-bound", "neither roof"; else why that is unknown, or empty."""
+        """The limit, such as "memory-bound"; the reason where it is unknown; or empty."""
         bound = self.info.get("bound")
         if not bound:
             return ""

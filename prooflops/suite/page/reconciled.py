@@ -66,7 +66,7 @@ def at_one_clock(
 
 
 def _of_peak(info: Mapping[str, Any], peak: float, clock_mhz: float) -> Mapping[str, Any]:
-    """What a row delivers as a share of this peak, where its floor is a share of the peak."""
+    """The row's figure as a share of this peak, if its floor is such a share."""
     entry = info.get("delivers") or {}
     if not entry.get("nominal") or entry["floor"]["of"] != "peak":
         return info
@@ -146,7 +146,7 @@ def _under_the_roofs(
     intensity, ridge = bench.number("intensity"), ceiling / roof
     rate, attainable = bench.number("flop_per_s"), min(ceiling, intensity * roof)
     if attainable < rate <= (1 + bench.spread) * attainable:
-        # It is at its roof, whose rate the stream has just missed.
+        # The kernel is at its roof, which the stream measured slightly too low.
         roof, attainable = roof * rate / attainable, rate
     share = rate / attainable
     bound = bench.info.get("bound")
