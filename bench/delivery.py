@@ -43,6 +43,8 @@ class Figure:
     nominal: float | None
     # The share of what all units do at the clock that ran.
     at_clock: float | None = None
+    # Whether the row's own figure fell short, and this one is of a second measurement.
+    again: bool = False
 
     @property
     def share(self) -> float:
@@ -130,7 +132,8 @@ class Delivery:
                 seconds = self._seconds(function)
             value = amount / seconds if amount else seconds
             units = self._units_flop_per_s(dtype, conditions)
-            again = Figure(figure, value, unit, floor, nominal, units and value / units)
+            share = units and value / units
+            again = Figure(figure, value, unit, floor, nominal, share, again=True)
             better = min if unit == "s" else max
             found = better(found, again, key=lambda each: each.value)
         self._record(found, conditions)
@@ -154,6 +157,7 @@ class Delivery:
             "unit": found.unit,
             "share": found.share,
             "share_at_clock": found.at_clock,
+            "again": found.again,
         }
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
         rival = self._rival(conditions)

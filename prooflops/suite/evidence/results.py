@@ -36,6 +36,7 @@ def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
 def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
     """A verdict for each claim of the run's tests; where tests are left it is not checked."""
     plan, ended = rows.plan, rows.ended()
+    why_unrun = rows.stopped or "never reached"
     outcomes: dict[str, list[Outcome]] = {}
     unrun = {claim: dict(tests) for claim, tests in plan.get("unchosen", {}).items()}
     for test, claims in plan["tests"].items():
@@ -43,7 +44,7 @@ def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
             if test in ended:
                 outcomes.setdefault(claim, []).extend(outcomes_of(test, ended[test]))
             else:
-                unrun.setdefault(claim, {})[test] = rows.stopped or "never reached"
+                unrun.setdefault(claim, {})[test] = why_unrun
     tested = {claim for claims in plan["tests"].values() for claim in claims}
     return verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accounting.devices.floors import GROUPS, Floor, compared, shown
+from accounting.devices.floors import GROUPS, NOMINAL, Floor, compared, shown
 from prooflops.suite.commands import of_tests
 from prooflops.suite.page.measurement import Measurement
 from prooflops_gate.console.tables import engineering, many
@@ -281,7 +281,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
     if floor is not None and entry.get("nominal"):
         length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
         share = shown(entry["share"], floor.of)
-    elif floor is not None:
+    elif floor is not None and floor.of not in NOMINAL:
         length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
         limit = FLOOR_WITHOUT_NOMINAL
         end = engineering(floor.limit / FLOOR_WITHOUT_NOMINAL, entry["unit"])
@@ -314,6 +314,9 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         clock = engineering(1e6 * entry["clock_mhz"], "Hz")
         yield f"the dense peak is {engineering(entry['nominal'], 'FLOP/s')} at {clock}"
     yield f"measured by `{row.name}`"
+    if entry.get("again"):
+        first = engineering(row.median_s, "s") if entry["unit"] == "s" else row.rate_text
+        yield f"measured again after a pause, at first {first}"
     yield from row.facts
 
 

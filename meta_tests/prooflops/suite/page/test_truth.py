@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.devices.floors import floor_of
+from accounting.devices.floors import Floor, floor_of
 from meta_tests.contradictions import contradictions
-from prooflops.suite.page.delivery import Figure, verdict
+from prooflops.suite.page.delivery import Figure, bars, figures, verdict
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
@@ -64,6 +64,20 @@ def test_a_bandwidth_that_was_not_measured_is_said_once(report):
     unmeasured = dict.fromkeys(("bench/a.py::test_a", "bench/a.py::test_b"), reason)
     said = limits(replace(report, benchmarks=without, unmeasured=unmeasured))
     assert [each for each in said if each.startswith("memory bandwidth")] == [reason]
+
+
+def test_a_bar_has_an_end_that_is_known_and_names_a_second_measurement():
+    floor = Floor("bf16", 0.75, "peak", None, "", "--floor")._asdict()
+    entry = {"figure": "bf16", "value": 2e9, "unit": "FLOP/s", "floor": floor}
+    again = {"share": 0.5, "nominal": 4e9, "at_clock": None, "again": True}
+    rows = [
+        Measurement("matmul[a]", "a", 1e-3, 0.0, {"flop_per_s": 1e9, "delivers": entry | more})
+        for more in ({"unknown": "no peak"}, again)
+    ]
+    (unknown,), (known,) = (bars(figures([row]), {}) for row in rows)
+    assert (unknown.length, unknown.share) == (None, "")
+    assert (known.length, known.share) == (0.5, "50 % of the dense peak")
+    assert "measured again after a pause, at first 1.00 GFLOP/s" in known.note
 
 
 def test_the_fastest_round_has_a_column_and_enters_no_comparison():
