@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from prooflops.memory.places import NOWHERE, Place
-
 
 class Event(NamedTuple):
     """A storage, by its number, is allocated or freed."""
@@ -22,11 +20,9 @@ class Event(NamedTuple):
 
 @dataclass
 class Storage:
-    """The bytes of one storage, and the operation that allocated it."""
+    """The bytes of one storage, and when it was allocated."""
 
     size: int
-    operator: object
-    place: Place
     # The number of the phase that allocates it.
     phase: int
     class_name: str | None = None
@@ -68,14 +64,12 @@ class Ledger:
         # Held at this moment.
         self.live_bytes = 0
         self.operator: object = ""
-        self._place = NOWHERE
         self._seen: dict[int, SeenStorage] = {}
         self._takeover: Takeover | None = None
 
-    def begin(self, operator: object, place: Place) -> None:
+    def begin(self, operator: object) -> None:
         """Begins an operation: storages are allocated by it until the next one begins."""
         self.operator = operator
-        self._place = place
         self._takeover = None
 
     def see(self, tensor: Tensor, *, recomputed: bool = False, operand: int | None = None) -> None:
@@ -107,7 +101,7 @@ class Ledger:
     def allocate(self, size: int, class_name: str | None = None) -> int:
         """Enters a storage; returns its number, by which it is freed."""
         number, phase = len(self.storages), len(self.phase_ends)
-        self.storages.append(Storage(size, self.operator, self._place, phase, class_name))
+        self.storages.append(Storage(size, phase, class_name))
         self.events.append(Event(number, True))
         self.live_bytes += size
         return number

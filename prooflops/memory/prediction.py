@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
@@ -26,7 +26,7 @@ from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.ledger import Ledger, Storage
 from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
-from prooflops.memory.replay import PredictedBytes, Requests, replay
+from prooflops.memory.replay import PredictedBytes, Requests, phase_classes, replay
 from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
 from prooflops.memory.without_compiler import without_compiler
 
@@ -54,10 +54,6 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._has_device = has_device
         self._classes = classes
         self._allocator = allocator
-        # The name of each module by its id().
-        self._modules: dict[int, str] = {}
-        # Models stay alive here, so that no other module gets the id of one.
-        self._kept: list[nn.Module] = []
 
     def mark(self, name: str) -> int:
         """Ends the phase `name`, which began at the mark before or with the block.
@@ -81,20 +77,10 @@ class PredictedMemory(Phases[PredictedBytes]):
         for size in sizes:
             self._ledger.allocate(size, name)
 
-    def name_modules(self, model: nn.Module) -> None:
-        """Names the modules of `model` in `peak_by_module`, and the owners of its parameters."""
-        self._kept.append(model)
-        for name, module in model.named_modules():
-            self._modules.setdefault(id(module), name or type(module).__name__)
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                storage = self._ledger.storage_of(tensor)
-                if storage is not None:
-                    storage.place = storage.place._replace(module=id(module))
-
     def _close(self) -> None:
         self._kernels.end_operation()
         self._ledger.mark(None)
-        self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
+        self._segments = replay(self._ledger, self._classes, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
         """Whether torch's allocator gets through the block on CUDA with so much memory."""
@@ -116,12 +102,16 @@ class PredictedMemory(Phases[PredictedBytes]):
             return -(-storage.size // devices) if is_sharded else storage.size
 
         events = ledger.events[: ledger.phase_ends[-1]]
-        return Requests(events, [*map(size_of, ledger.storages, self._class_of_each())])
+        return Requests(
+            events, [*map(size_of, ledger.storages, phase_classes(ledger, self._classes))]
+        )
 
     def requests_if_doubled(self) -> Requests:
         """The requests of a size twice as large, if activations and what passes grow with it."""
         requests = self.requests()
-        described = zip(self._ledger.storages, self._class_of_each(), strict=True)
+        described = zip(
+            self._ledger.storages, phase_classes(self._ledger, self._classes), strict=True
+        )
         sizes = []
         for size, (storage, in_class) in zip(requests.sizes, described, strict=True):
             grows = in_class in ("inputs", "activations") or (
@@ -129,11 +119,6 @@ class PredictedMemory(Phases[PredictedBytes]):
             )
             sizes.append(2 * size if grows and storage.class_name is None else size)
         return Requests(requests.events, sizes)
-
-    def _class_of_each(self) -> list[str]:
-        """The class of each storage: its name, else that of the phase which allocated it."""
-        phases = [*(self._classes.get(name, name) for name in self._ledger.phase_names), ""]
-        return [each.class_name or phases[each.phase] for each in self._ledger.storages]
 
     @property
     def charged_peak_bytes(self) -> int | None:
@@ -147,7 +132,7 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     @property
     def at_peak(self) -> PredictedBytes:
-        """The phase with the highest peak: its classes, modules and largest tensors at the peak."""
+        """The phase with the highest peak."""
         return max(self._known(), key=lambda segment: segment.peak_bytes)
 
     @property
@@ -312,6 +297,11 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
                 raise RuntimeError(
                     f"the block reads values, and fake tensors have none: {error}. Its bytes may "
                     "depend on data: predict it with that choice fixed, or measure it"
+                ) from error
+            if "to be on the same device" in str(error):
+                raise RuntimeError(
+                    "the code makes a tensor on another device than its inputs, and a card refuses "
+                    f"to mix them: make it with device=x.device. {error}"
                 ) from error
             if "data is not allocated yet" not in str(error):
                 raise

@@ -6,28 +6,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
 
 from prooflops.memory.caching_allocator import Block, CachingAllocator, OutOfMemory
-from prooflops.memory.ledger import Event, Ledger
+from prooflops.memory.ledger import Event, Ledger, Storage
 from prooflops.memory.phases import PhaseBytes
-
-LARGEST_SHOWN = 10
-
-
-@dataclass(frozen=True)
-class HeldTensor:
-    """A storage that is held at a peak: its bytes, its class, and what allocated it."""
-
-    held_bytes: int
-    in_class: str
-    operator: str
-    module: str
-    line: str
-
-    def __str__(self) -> str:
-        places = ", ".join(filter(None, [self.operator, self.module, self.line]))
-        return f"{self.held_bytes:,} B of {self.in_class}: {places}"
 
 
 @dataclass(frozen=True)
@@ -42,14 +24,11 @@ class PredictedBytes(PhaseBytes):
 
     A storage that outlives the phase that allocated it belongs to the class of that phase (a
     training step's: see `CLASSES`). The others are "recomputed", if a checkpointed segment
-    allocates them again, or "temporaries". `largest_at_peak` are the ten largest storages that are
-    held at the peak, with the module and the line that allocated each.
+    allocates them again, or "temporaries".
     """
 
     live_by_class: dict[str, int]
     peak_by_class: dict[str, int]
-    peak_by_module: dict[str, int]
-    largest_at_peak: tuple[HeldTensor, ...]
     charged_live_bytes: int | None
     charged_peak_bytes: int | None
     reserved_live_bytes: int | None
@@ -113,67 +92,35 @@ class PhasePeaks:
         return sorted(held)
 
 
-class Descriptions:
-    """The class, the module and the line of each storage."""
+def phase_classes(ledger: Ledger, classes: Mapping[str, str]) -> list[str]:
+    """The class of each storage: its name, else that of the phase which allocated it."""
+    names = [*(classes.get(name, name) for name in ledger.phase_names), "rest"]
+    return [each.class_name or names[each.phase] for each in ledger.storages]
 
-    def __init__(
-        self, ledger: Ledger, classes: Mapping[str, str], modules: Mapping[int, str]
-    ) -> None:
-        self._storages = ledger.storages
-        self._phase_classes = [*(classes.get(name, name) for name in ledger.phase_names), "rest"]
-        self._modules = modules
 
-    def by_class(self, numbers: Iterable[int]) -> dict[str, int]:
-        return self._summed((self._class(number), number) for number in numbers)
-
-    def by_module(self, numbers: Iterable[int]) -> dict[str, int]:
-        return self._summed((self._module(number), number) for number in numbers)
-
-    def largest(self, numbers: Iterable[int]) -> tuple[HeldTensor, ...]:
-        """The largest of these storages, the largest first."""
-        largest = nlargest(LARGEST_SHOWN, numbers, key=lambda number: self._storages[number].size)
-        return tuple(map(self._described, largest))
-
-    def _described(self, number: int) -> HeldTensor:
-        storage = self._storages[number]
-        return HeldTensor(
-            held_bytes=storage.size,
-            in_class=self._class(number),
-            operator=str(storage.operator),
-            module=self._module(number),
-            line="" if storage.place.line is None else str(storage.place.line),
-        )
-
-    def _class(self, number: int) -> str:
-        storage = self._storages[number]
-        if storage.class_name is not None:
-            return storage.class_name
-        if storage.is_temporary:
-            return "recomputed" if storage.is_recomputed else "temporaries"
-        return self._phase_classes[storage.phase]
-
-    def _module(self, number: int) -> str:
-        module = self._storages[number].place.module
-        return "" if module is None else self._modules.get(module, "")
-
-    def _summed(self, named: Iterable[tuple[str, int]]) -> dict[str, int]:
-        sums: Counter[str] = Counter()
-        for name, number in named:
-            sums[name] += self._storages[number].size
-        return {name: size for name, size in sums.items() if size}
+def _class_of(storage: Storage, phase_class: str) -> str:
+    if storage.class_name is None and storage.is_temporary:
+        return "recomputed" if storage.is_recomputed else "temporaries"
+    return phase_class
 
 
 def replay(
     ledger: Ledger,
     classes: Mapping[str, str],
-    modules: Mapping[int, str],
     allocator: CachingAllocator | None,
 ) -> list[PredictedBytes]:
     """The bytes of each phase; those of CUDA's caching allocator where one is given.
 
     Raises OutOfMemory where the allocator has a capacity that the block exceeds.
     """
-    descriptions = Descriptions(ledger, classes, modules)
+    of_each = list(map(_class_of, ledger.storages, phase_classes(ledger, classes)))
+
+    def by_class(numbers: Iterable[int]) -> dict[str, int]:
+        sums: Counter[str] = Counter()
+        for number in numbers:
+            sums[of_each[number]] += ledger.storages[number].size
+        return {name: size for name, size in sums.items() if size}
+
     states = Replayed([storage.size for storage in ledger.storages], allocator)
     phases: list[PredictedBytes] = []
     start = 0
@@ -191,10 +138,8 @@ def replay(
                 freed_bytes=sum(size for size, is_allocated in sizes if not is_allocated),
                 live_bytes=states.live_bytes,
                 peak_bytes=peaks.bytes,
-                live_by_class=descriptions.by_class(sorted(states.held)),
-                peak_by_class=descriptions.by_class(at_peak),
-                peak_by_module=descriptions.by_module(at_peak),
-                largest_at_peak=descriptions.largest(at_peak),
+                live_by_class=by_class(sorted(states.held)),
+                peak_by_class=by_class(at_peak),
                 charged_live_bytes=allocator.allocated_bytes if allocator else None,
                 charged_peak_bytes=peaks.charged,
                 reserved_live_bytes=allocator.reserved_bytes if allocator else None,

@@ -17,7 +17,6 @@ from prooflops.memory.cuda.scratch import PRODUCTS, scratch_sizes
 from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.fake_outputs import with_outputs_of_kernel
 from prooflops.memory.ledger import Ledger
-from prooflops.memory.places import Places
 from prooflops.memory.plain_tensors import PlainTensors
 from prooflops.trace import FORWARD, RECOMPUTED, Operation, phase, tensors_in
 
@@ -87,7 +86,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._ledger = ledger
         self._kernels = kernels
         self._plain_tensors = plain_tensors
-        self._places = Places()
         self._reports_meta = ledger.device == "cuda" and not can_fake_cuda()
 
     @classmethod
@@ -102,7 +100,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
         self._kernels.end_operation()
-        self._ledger.begin(func, self._places.current())
+        self._ledger.begin(func)
         when = phase()
         if when != FORWARD and self._copies is not None:
             # Torch has no function modes on in a backward pass, which may run layers again.

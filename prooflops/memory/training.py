@@ -90,7 +90,6 @@ class TrainingStep:
         with predicted_memory(self.device, classes=classes, copies=copies, **options) as held:
             fake = copies.module(model)
             held.name("buffers", fake.buffers())
-            held.name_modules(fake)
             held.mark("built")
             batch = copies.tree((self.inputs, self.targets))
             captured = CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor]))

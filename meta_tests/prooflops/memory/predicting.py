@@ -176,7 +176,7 @@ class LongNet(NamedTuple):
 
 
 def classes(x):
-    return torch.zeros(len(x), dtype=torch.long)
+    return torch.zeros(len(x), dtype=torch.long, device=x.device)
 
 
 def attended(x):
@@ -187,14 +187,14 @@ def attended(x):
 
 def gathered(y):
     """Its backward formulas scatter and accumulate in place for a plain tensor."""
-    rows = torch.arange(0, len(y), 2)
+    rows = torch.arange(0, len(y), 2, device=y.device)
     return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
 
 
 def selected(y):
     """Its backward formulas add to rows, and put, in place for a plain tensor."""
-    rows = y.index_select(0, torch.arange(len(y)))
-    return rows.take(torch.arange(y.numel()).view(y.shape))
+    order = torch.arange(y.numel(), device=y.device)
+    return y.index_select(0, order[: len(y)]).take(order.view(y.shape))
 
 
 def halves(y):

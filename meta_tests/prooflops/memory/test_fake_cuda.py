@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
-from meta_tests.prooflops.memory.predicting import OPTIMIZERS, Grouped, few, wrapped
+from meta_tests.prooflops.memory.predicting import LONG_NETS, OPTIMIZERS, Grouped, few, wrapped
 from prooflops.memory import TrainingStep, fake_copy, predicted_memory
 from prooflops.memory.cuda.fake import can_fake_cuda
+from prooflops.trace import Trace
 
 # A torch for the CPU alone never fakes one.
 FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself"
 )
 
+DEVICES = ("cpu", "cuda")
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
 # the CPU always.
@@ -121,11 +123,11 @@ def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None):
             query, key, value, mask, enable_gqa=kv_heads != 4
         )
         held.mark("out")
-        out.sum().backward()
-        held.mark("backward")
-    largest = held.phases["out"].largest_at_peak + held.phases["backward"].largest_at_peak
+        ran = []
+        with Trace(lambda operation: ran.append(str(operation.operator))):
+            out.sum().backward()
     kept = held.phases["out"].live_bytes - held.phases["operands"].live_bytes
-    return " ".join(each.operator for each in largest), kept
+    return " ".join(ran), kept
 
 
 FLASH = "flash_attention_backward"
@@ -176,6 +178,26 @@ def test_a_loss_peaks_as_the_mean_of_its_terms_and_keeps_their_storage(loss):
     assert guess.unknown == {}
     kept = batch.nbytes - batch.element_size()
     assert guess.peak_bytes == mean.predict(workspaces=False).peak_bytes + kept
+
+
+@pytest.mark.parametrize("name", LONG_NETS)
+def test_long_nets_have_the_parameters_and_gradients_of_the_cpu(name):
+    net = LONG_NETS[name]
+    optimizer = net.options["optimizer"]
+    options = {**net.options, "optimizer": OPTIMIZERS.get(optimizer, optimizer)}
+    steps = [TrainingStep(net.build, net.batch(), device=kind, **options) for kind in DEVICES]
+    on_cpu, on_cuda = [step.predict() for step in steps]
+    last = next(phase for phase in reversed(on_cpu.phases) if "second backward" in phase)
+    for kind in ("parameters", "gradients", "inputs"):
+        held = [each.phases[last].live_by_class[kind] for each in (on_cpu, on_cuda)]
+        assert held[0] == held[1], kind
+
+
+def test_a_tensor_left_on_the_cpu_is_refused_with_what_to_do():
+    loss = lambda y: functional.cross_entropy(y, torch.zeros(4, dtype=torch.long))  # noqa: E731
+    step = TrainingStep(nn.Linear(8, 2), torch.empty(4, 8), loss, device="cuda")
+    with pytest.raises(RuntimeError, match=r"on another device .* make it with device=x\.device"):
+        step.predict()
 
 
 def test_code_may_ask_the_absent_card_for_its_capability():
