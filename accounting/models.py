@@ -307,7 +307,13 @@ def step_flops(
 
 
 def refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
-    """Raises ValueError for more tokens than a table of positions has rows."""
+    """Raises ValueError for more tokens than a table of positions has rows.
+
+    >>> refuse_beyond_positions(GPT2_SMALL, 1024)
+    >>> refuse_beyond_positions(GPT2_SMALL, 1025)
+    Traceback (most recent call last):
+    ValueError: sequence must be at most learned_positions=1024, got 1025
+    """
     longest = min(
         (table.longest for table in model.other_parameters if table.longest), default=None
     )

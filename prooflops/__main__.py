@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accounting import models
 from accounting.activations import DTYPES, activation_bytes
@@ -30,6 +31,10 @@ from accounting.planning import (
 from accounting.units import amount, with_unit
 from prooflops.families.config import content_of, decoder_of, presets
 from prooflops.families.decoders import UnreadError
+
+if TYPE_CHECKING:
+    # A plan imports no torch.
+    from prooflops.model.fits import FitRow
 
 # Short names of presets.
 KNOWN = {
@@ -83,9 +88,6 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
         "fits", help="predict the cards that a training step of a model fits on"
     )
     add_model(fits)
-    choices = "add lines with recomputed layers, in fp32 and with 8-bit AdamW"
-    fits.add_argument("--choices", action="store_true", help=choices)
-    fits.set_defaults(devices="1", tokens="1T", batch=None, mfu=0.4, dtype="bf16")
     report = commands.add_parser("report", help="write the page of a run that `make evidence` kept")
     report.add_argument("file", help="NAME.jsonl; NAME.html and NAME.md are written beside it")
     compare = commands.add_parser(
@@ -99,7 +101,7 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds the model and what its state depends on."""
+    """Adds the model, its tokens and its device."""
     add = parser.add_argument
     known = f"{', '.join(KNOWN)}, {', '.join(presets())}"
     add("model", help=f"{known}; or a config.json, its folder, or a name that transformers finds")
@@ -109,15 +111,15 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("--device", help=f"a card by its usual name, such as 'A100-SXM4-80GB' (default: {usual})")
     context = f"the model's context, at most {USUAL_SEQUENCE:,}"
     add("--sequence", help=f"tokens per sequence (default: {context})")
-    recipe = "dtypes of the model state (default: %(default)s)"
-    add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
-    add("--optimizer", default="adamw", help="optimizer of the run (default: %(default)s)")
     add("--json", action="store_true", help="print the figures for programs")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds what a training run takes."""
+    """Adds what a training run and its state depend on."""
     add = parser.add_argument
+    recipe = "dtypes of the model state (default: %(default)s)"
+    add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
+    add("--optimizer", default="adamw", help="optimizer of the run (default: %(default)s)")
     add("--devices", default="1", help="number of devices (default: %(default)s)")
     add(
         "--tokens",
@@ -182,12 +184,13 @@ def with_numbers(options: argparse.Namespace) -> argparse.Namespace:
     numbers = {
         name: at_least_one(name, amount(getattr(options, name), name))
         for name in ("devices", "tokens", "batch", "sequence")
-        if getattr(options, name) is not None
+        if getattr(options, name, None) is not None
     }
-    sustained_flop_per_s(1, 1.0, options.mfu)
-    by_count = [name for name, row in OPTIMIZERS.items() if not row.needs_shapes]
-    if options.optimizer.lower() not in by_count:
-        validated_choice("optimizer", options.optimizer, by_count)
+    if options.command == "plan":
+        sustained_flop_per_s(1, 1.0, options.mfu)
+        by_count = [name for name, row in OPTIMIZERS.items() if not row.needs_shapes]
+        if options.optimizer.lower() not in by_count:
+            validated_choice("optimizer", options.optimizer, by_count)
     return argparse.Namespace(**{**vars(options), **numbers})
 
 
@@ -209,10 +212,7 @@ def napkin(options: argparse.Namespace) -> Lines:
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
     if options.command == "fits":
         cards = (device.label,) if options.device else CARDS
-        fits, why_not = predicted_fits(options, config, sequence, cards, longest)
-        yield from fitting(options, model, sequence, cards, fits)
-        how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
-        yield "predicted", why_not or how, {}
+        yield from fitting(options.model, config, sequence, cards, longest)
         return
     yield from run(options, model, device, sequence, longest)
     yield from memory(options, model, sequence)
@@ -309,13 +309,15 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
         "zero_state_bytes": states,
     }
     try:
-        as_it_is, *changed = ways(
+        changed = ways(
             model, batch, sequence, kept_dtype(options.dtype), options.optimizer, options.recipe
         )
+        as_it_is = next(changed)
     except ValueError as error:
         yield "fits", f"unknown: {error}", figures
         return
-    found = next((way for way in (as_it_is, *changed) if way.total_bytes <= usable), None)
+    both = itertools.chain([as_it_is], changed)
+    found = next((way for way in both if way.total_bytes <= usable), None)
     figures["fits"] = found is as_it_is
     figures["fits_with"] = None if found is None else vars(found)
     held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
@@ -330,66 +332,46 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
 
 
 def fitting(
-    options: argparse.Namespace,
-    model: Parts,
-    sequence: int,
-    cards: tuple[str, ...],
-    fits: Sequence[Any],
+    name: str, config: Mapping[str, Any], sequence: int, cards: tuple[str, ...], longest: int
 ) -> Lines:
-    """A line for each card: the largest batch and the longest sequence, predicted, or what makes
-    one sequence fit; by formula where nothing is predicted.
+    """A line for each card: the largest batch and the longest sequence, or what makes one fit.
+
+    They are predicted from transformers' net. Raises ValueError where that is not possible.
     """
-    yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
-    for card in cards:
-        predicted = [of_row(row) for row in fits if row.fit.card == card]
-        yield from predicted
-        if not predicted:
-            for label, shown, figures in fitting_way(options, model, sequence, device_called(card)):
-                yield card, f"{label} {shown}", {f"{card}, {label}, by formula": figures}
-
-
-def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
-    """The line of one kind of training on one card."""
-    fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
-    needed = with_unit(fit.reserved_bytes, "B")
-    if fit.least_bytes is not None:
-        needed = f"{with_unit(fit.least_bytes, 'B')} (a torch that groups heads) to {needed}"
-    if fit.is_lower_bound:
-        needed = f"at least {needed}, and the workspace of {', '.join(fit.unknown)},"
-    shown = f"{row.answer}; one sequence reserves {needed} of {with_unit(fit.usable_bytes, 'B')}"
-    label = f"{fit.card}, predicted"
-    if row.has_changes:
-        shown = f"{row.training}: {shown}"
-        label += f", {row.training}"
-    figures = {
-        "usable_bytes": fit.usable_bytes,
-        "reserved_bytes": fit.reserved_bytes,
-        "largest_batch": batch,
-        "longest_sequence": longest,
-        "unknown": fit.unknown,
-        "fits_with": None if row.remedy is None else vars(row.remedy),
-    }
-    return fit.card, shown, {label: figures}
-
-
-def predicted_fits(
-    options: argparse.Namespace,
-    config: Mapping[str, Any],
-    sequence: int,
-    cards: tuple[str, ...],
-    longest: int,
-) -> tuple[Sequence[Any], str]:
-    """A row for each training and card from transformers' net, and the reason for an unknown."""
+    instead = f"`python -m prooflops plan {name} --device CARD` answers by formula"
     try:
         from prooflops.model.of_config import fits_of_config
 
-        ceiling = max(longest, sequence)
-        fits = fits_of_config(config, sequence, cards, longest=ceiling, choices=options.choices)
+        fits = fits_of_config(config, sequence, cards, longest=max(longest, sequence))
     except ImportError as error:
-        return [], f"one card is not predicted: that needs {NEEDED} ({error})"
-    except ValueError as error:
-        return [], f"one card is not predicted: {error}"
-    return fits.rows, "; ".join(fits.remarks)
+        raise ValueError(f"fits needs {NEEDED} ({error}); {instead}") from None
+    if not fits.rows:
+        raise ValueError(f"{'; '.join(fits.not_predicted)}; {instead}")
+    yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
+    for row in fits.rows:
+        yield of_row(row)
+    how = "two steps in bf16 with AdamW, nothing recomputed; not run on these cards"
+    yield "predicted", "; ".join([how, *fits.not_predicted]), {}
+
+
+def of_row(row: FitRow) -> tuple[str, str, dict[str, Any]]:
+    """The line of one card."""
+    fit = row.fit
+    needed = row.reserves
+    if fit.least_bytes is not None:
+        needed += " (the least on a torch after 2.13)"
+    if fit.is_lower_bound:
+        needed += f" (workspace not known: {', '.join(fit.unknown)})"
+    shown = f"{row.answer}; one sequence reserves {needed} of {with_unit(fit.usable_bytes, 'B')}"
+    figures = {
+        "usable_bytes": fit.usable_bytes,
+        "reserved_bytes": fit.reserved_bytes,
+        "largest_batch": row.largest.get("batch"),
+        "longest_sequence": row.largest.get("sequence"),
+        "unknown": fit.unknown,
+        "fits_with": None if row.remedy is None else vars(row.remedy),
+    }
+    return fit.card, shown, {fit.card: figures}
 
 
 def written_report(path: Path) -> int:

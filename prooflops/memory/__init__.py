@@ -20,13 +20,13 @@ from prooflops.memory.allocations import (
     why_uncounted,
 )
 from prooflops.memory.copies import copy_of, fake_copy
-from prooflops.memory.fits import Fit, fits, known_cards
+from prooflops.memory.fits import Fit, known_cards
 from prooflops.memory.prediction import PREDICTED_DEVICES, PredictedMemory, predicted_memory
-from prooflops.memory.replay import HeldTensor, PredictedBytes
+from prooflops.memory.replay import PredictedBytes
 from prooflops.memory.training import CLASSES, TrainingStep
 
 __all__ = [
-    "CLASSES", "MEASURED_DEVICES", "PREDICTED_DEVICES", "Fit", "HeldTensor", "MeasuredBytes",
+    "CLASSES", "MEASURED_DEVICES", "PREDICTED_DEVICES", "Fit", "MeasuredBytes",
     "MeasuredMemory", "PredictedBytes", "PredictedMemory", "TrainingStep", "copy_of", "fake_copy",
-    "fits", "known_cards", "measured_memory", "predicted_memory", "why_uncounted",
+    "known_cards", "measured_memory", "predicted_memory", "why_uncounted",
 ]  # fmt: skip

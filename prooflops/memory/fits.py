@@ -14,13 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
-
-from accounting.checks import at_least_one
 from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
@@ -28,7 +22,6 @@ from prooflops.memory.cuda.choices import AttentionKernels, kernels_of
 from prooflops.memory.prediction import PredictedMemory
 from prooflops.memory.replay import Growth
 from prooflops.memory.search import LARGEST_TRIED, largest_size
-from prooflops.memory.training import TrainingStep
 
 Capability = tuple[int, int]
 # Predicts the step of a size, such as a batch, for cards of a compute capability; with options of
@@ -46,8 +39,6 @@ class Fit:
     # `torch.cuda.max_memory_reserved` where memory is no limit.
     reserved_bytes: int
     fits: bool
-    # The largest size that fits: None where it was not wanted; 0 where not even one fits.
-    largest: int | None
     # What may raise the peak and is not known, by name: then less may fit than is said.
     unknown: dict[str, int]
     # Reserved bytes, and whether they fit, where torch has one kernel for what is composed.
@@ -94,63 +85,12 @@ def cuda_card(name: str) -> Accelerator:
     return row
 
 
-def fits(
-    step: TrainingStep,
-    cards: Iterable[str] | None = None,
-    *,
-    largest_batch: bool = True,
-    progress: Callable[[str], object] = lambda _: None,
-) -> list[Fit]:
-    """Whether the step fits on each card, by default on all `known_cards`.
-
-    The batch is the first dimension of every tensor of `inputs` and `targets`. `largest_batch`
-    looks for the largest one that fits. `progress` is told of each prediction.
-    Not modelled: other processes on the card, and memory that is not torch's.
-    Raises ValueError for an unknown card, and for tensors without a batch in common.
-    """
-    rows = [cuda_card(name) for name in (known_cards() if cards is None else cards)]
-    sizes = _batches(step)
-    if len(sizes) != 1:
-        raise ValueError(f"inputs and targets must have one batch in common, got {sorted(sizes)}")
-
-    def predict(batch: int, capability: Capability, **options: Any) -> PredictedMemory:
-        progress(f"batch {batch:,} on compute capability {capability[0]}.{capability[1]}")
-        return _with_batch(step, batch).predict(compute_capability=capability, **options)
-
-    return fits_of_sizes(predict, at_least_one("batch", sizes.pop()), rows, largest=largest_batch)
-
-
-def fits_of_sizes(
-    predict: Predict,
-    size: int,
-    cards: Iterable[Accelerator],
-    *,
-    largest: bool,
-    ceiling: int = LARGEST_TRIED,
-) -> list[Fit]:
-    """Whether a step of this size fits on each card, and the `largest` size that does.
-
-    Sizes up to `ceiling` are tried. Cards for which torch chooses the same kernels share
-    predictions.
-    """
-    predictions = Predictions(predict)
-    found = []
-    for card in cards:
-        ways = predictions.of(card, size)
-        usable = _usable(card)
-        most = _largest(predictions, card, size, ceiling) if largest else None
-        reserved = sorted(held.reserved_peak_bytes or 0 for held in ways)
-        does_fit = [held.fits_into(usable) for held in ways]
-        unknown = ways[0].unknown
-        fit = Fit(card.label, usable, reserved[-1], all(does_fit), most, unknown)
-        if len(ways) > 1:
-            fit = replace(fit, least_bytes=reserved[0], may_fit=any(does_fit))
-        found.append(fit)
-    return found
-
-
 class Predictions:
-    """The step predicted for kinds of cards and sizes, each once."""
+    """The step predicted for kinds of cards and sizes, each once.
+
+    Cards for which torch chooses the same kernels share predictions. Not modelled: other processes
+    on the card, and memory that is not torch's.
+    """
 
     def __init__(self, predict: Predict) -> None:
         self._predict = predict
@@ -173,7 +113,29 @@ class Predictions:
         kind = cublas_workspace_bytes(capability), kernels_of(capability)
         return self._known.setdefault(kind, {})
 
-    def largest(self, card: Accelerator, ceiling: int) -> int:
+    def fit(self, card: Accelerator, size: int) -> Fit:
+        """Whether a step of this size fits on the card."""
+        ways, usable = self.of(card, size), _usable(card)
+        reserved = sorted(held.reserved_peak_bytes or 0 for held in ways)
+        does_fit = [held.fits_into(usable) for held in ways]
+        fit = Fit(card.label, usable, reserved[-1], all(does_fit), ways[0].unknown)
+        if len(ways) == 1:
+            return fit
+        return replace(fit, least_bytes=reserved[0], may_fit=any(does_fit))
+
+    def largest(self, card: Accelerator, first: int, ceiling: int = LARGEST_TRIED) -> int:
+        """The largest size up to `ceiling` that fits; 0 where not even one does.
+
+        It and its successor are predicted. Trials begin with `first`.
+        """
+        usable = _usable(card)
+
+        def does_fit(size: int) -> bool:
+            return all(held.fits_into(usable) for held in self.of(card, size))
+
+        return largest_size(does_fit, partial(self._estimate, card, ceiling), first, ceiling)
+
+    def _estimate(self, card: Accelerator, ceiling: int) -> int:
         """The largest size that fits if storages grow as between the two known sizes next to it."""
         usable, known = _usable(card), self._of_kind(card)
         near, *others = sorted(known, key=lambda size: abs(usable - _reserved(known[size])))
@@ -193,34 +155,6 @@ def _reserved(ways: Iterable[PredictedMemory]) -> int:
 
 def _largest_way(ways: Iterable[PredictedMemory]) -> PredictedMemory:
     return max(ways, key=lambda held: held.reserved_peak_bytes or 0)
-
-
-def _largest(predictions: Predictions, card: Accelerator, size: int, ceiling: int) -> int:
-    """The largest size that fits, which and whose successor are predicted."""
-    usable = _usable(card)
-
-    def tried(size: int) -> tuple[int | None, bool]:
-        ways = predictions.of(card, size)
-        return _reserved(ways), all(held.fits_into(usable) for held in ways)
-
-    estimate = partial(predictions.largest, card, ceiling)
-    return largest_size(tried, size, usable, estimate=estimate, ceiling=ceiling)[0]
-
-
-def _with_batch(step: TrainingStep, batch: int) -> TrainingStep:
-    def resized(tensor: Tensor) -> Tensor:
-        return torch.empty(batch, *tensor.shape[1:], dtype=tensor.dtype, device="meta")
-
-    given: Any = step.inputs, step.targets
-    if _batches(step) != {batch}:
-        given = tree_map_only(Tensor, resized, given)
-    return replace(step, inputs=given[0], targets=given[1], device="cuda")
-
-
-def _batches(step: TrainingStep) -> set[int]:
-    leaves = tree_leaves((step.inputs, step.targets))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    return {len(tensor) if tensor.dim() else 0 for tensor in tensors}
 
 
 def _is_cuda(card: Accelerator) -> bool:

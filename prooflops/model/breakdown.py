@@ -42,9 +42,9 @@ class ModuleRow:
 
     `name` is as in named_modules, empty for the whole; a shared module has a row for each name.
     `output` and `dtype` are those of its first call. `kept_bytes` are those of the tensors made in
-    it that outlive the forward pass, as the backward pass needs them, each storage once. `own_s` is
-    without the submodules. `used_in` are the modules in which its weights are used, where that is
-    not known to be a product of its own.
+    it that outlive the forward pass, as the backward pass needs them, each storage once. `used_in`
+    are the modules in which its weights are used, where that is not known to be a product of its
+    own.
     """
 
     name: str
@@ -61,7 +61,6 @@ class ModuleRow:
     kept_bytes: int
     forward_s: float
     backward_s: float
-    own_s: float
 
 
 @dataclass(frozen=True)
@@ -260,12 +259,9 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
 
 
 def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:
-    own_s: defaultdict[str, float] = defaultdict(float)
     kept_within: Counter[str] = Counter()
     inclusive: defaultdict[tuple[str, str], Sums] = defaultdict(Sums)
     for (name, of_phase, _), sums in traced.sums.items():
-        if of_phase != "update":
-            own_s[name] += sums.seconds
         for above in _with_ancestors(name):
             inclusive[above, of_phase].add(sums)
     for name, size in traced.kept.items():
@@ -290,7 +286,6 @@ def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:
             kept_bytes=kept_within[name],
             forward_s=forward.seconds,
             backward_s=backward.seconds,
-            own_s=own_s[name],
         )
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.devices.peaks import Accelerator
-from prooflops.model.breakdown import Breakdown, breakdown_of
-from prooflops.model.claims import Answer, answers_of
-from prooflops.model.fits import Fits, fits_of
+from prooflops.memory.copies import Copies
+from prooflops.model.breakdown import Breakdown, breakdown_of, breakdown_of_trace
+from prooflops.model.factory import ModelError, error_text, naming
+from prooflops.model.fake_step import fake_step
+from prooflops.model.fits import Fits, Growing, fits_of
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.inventory import Inventory, inventory_of
-from prooflops.model.largest import Largest, largest_of
 from prooflops.model.progress import Stages
 from prooflops.model.step_memory import StepMemory, Trial, memory_of
 from prooflops.model.step_time import MeasuredStep, overhead_s
+from prooflops.model.training import optimizer_like
 from prooflops.model.user_model import Instance, UserModel
+
+COMPILED = (
+    "counted as it is written; compiled, and only the compiler knows what its graphs keep and fuse"
+)
 
 
 @dataclass
@@ -29,7 +35,6 @@ class Examination:
     memory: StepMemory | None
     flops: ExplainedFlops
     breakdown: Breakdown
-    largest: tuple[Largest, ...] = ()
     fits: Fits | None = None
     notes: tuple[str, ...] = ()
     step: MeasuredStep | None = None
@@ -58,26 +63,12 @@ class Examination:
     @property
     def unanswered(self) -> list[str]:
         """Requested figures about memory that cannot be predicted, with the reason."""
-        found = [
-            f"the largest {each.argument} that fits, {each.trials[0].why_not}"
-            for each in self.largest
-            if not each.is_predicted
-        ]
-        if self.fits and not self.fits.rows:
-            found.append(f"the cards that it fits on, {'; '.join(self.fits.remarks)}")
-        return found
+        return [*self.fits.not_predicted] if self.fits else []
 
     @property
     def is_apart(self) -> bool:
         """Whether the phases of the step, timed apart, do not add up to it."""
         return bool(self.step and self.step.is_apart(self.breakdown))
-
-    @property
-    def answers(self) -> list[Answer]:
-        """The answers of claims of the registry for this model."""
-        step = None if self.unknown else self.step
-        instance = self.instance if self.is_measured else None
-        return answers_of(instance, self.inventory, self.memory, self.flops, step)
 
     def record_step(self, **figures: Any) -> MeasuredStep:
         """Keeps the time of a step, with the fields of `MeasuredStep` that a benchmark knows.
@@ -93,40 +84,98 @@ def examine(
     trial: Trial,
     stages: Stages,
     *,
-    arguments: Sequence[str] = (),
-    limit: int | None = None,
+    growing: Mapping[str, Growing] | None = None,
     cards: Sequence[Accelerator] = (),
-    choices: bool = False,
     notes: Sequence[str] = (),
 ) -> Examination:
     """Computes all facts but the time of a step.
 
-    `arguments` of the factory are those whose largest values are searched, within `limit` bytes or
-    those free. `cards` are those that a step may fit on, `choices` adds other trainings there.
+    `cards` are those that a step may fit on, where the largest values of `growing` are searched.
     """
     user_model, instance = trial.user_model, trial.instance
+    is_compiled = user_model.is_compiled
     with stages.stage("predicting the memory of two steps"):
-        memory = memory_of(trial)
+        predicted, why_not = _predicted(instance, user_model)
     with stages.stage("counting and timing each operator of a few steps"):
-        breakdown, flops = breakdown_of(
-            instance, user_model.device, is_compiled=user_model.is_compiled
-        )
-    largest = []
-    for argument in arguments:
-        with stages.stage(f"searching the largest {argument} that fits"):
-            largest.append(largest_of(user_model, argument, limit))
-    fits = None
-    if cards:
-        with stages.stage("predicting which cards it fits on"):
-            fits = fits_of(user_model, instance, arguments, cards, choices=choices, stages=stages)
+        breakdown, flops = breakdown_of(instance, user_model.device, is_compiled=is_compiled)
     return Examination(
         user_model,
         instance,
         inventory_of(instance.module),
-        memory,
+        memory_of(trial, predicted, why_not),
         flops,
         breakdown,
-        tuple(largest),
-        fits,
+        _fits(user_model, instance, cards, growing or {}, stages),
         (*instance.notes, *notes),
     )
+
+
+def examine_unrun(
+    user_model: UserModel,
+    made: Callable[[Copies], Instance],
+    stages: Stages,
+    cards: Sequence[Accelerator] = (),
+) -> Examination:
+    """The facts about what `made` returns when it is given how to copy, without running it.
+
+    Raises ModelError where a step needs values.
+    """
+    is_compiled = user_model.is_compiled
+    with naming(user_model.spec, user_model.option):
+        try:
+            with stages.stage("counting and predicting a step"):
+                step = fake_step(made, user_model.device)
+        except ModelError:
+            raise
+        except Exception as error:
+            # The user's code may read values, which a fake tensor lacks, or do anything else.
+            raise ModelError(
+                f"a step cannot be counted without running it: {error_text(error)}; measure=True "
+                "runs a copy"
+            ) from error
+    instance = step.instance
+    return Examination(
+        user_model,
+        instance,
+        inventory_of(instance.module),
+        None if is_compiled else step.memory,
+        step.trace.flops,
+        breakdown_of_trace(instance, step.trace, {}, is_compiled=is_compiled),
+        _fits(user_model, instance, cards, {}, stages),
+        (*instance.notes, *([COMPILED] if is_compiled else [])),
+    )
+
+
+def _predicted(instance: Instance, user_model: UserModel) -> tuple[StepMemory | None, str]:
+    """The memory of a later step on fake copies, or None and why there is none."""
+    if user_model.is_compiled:
+        return None, "not predicted: compiled, and only the compiler knows what its graphs keep"
+
+    def copied(copies: Copies) -> Instance:
+        module = copies.module(instance.module)
+        arguments, keywords = copies.tree((instance.arguments, instance.keywords))
+        optimizer = optimizer_like(instance.optimizer, instance.module)(module.parameters())
+        return replace(
+            instance, module=module, arguments=arguments, keywords=keywords, optimizer=optimizer
+        )
+
+    try:
+        return fake_step(copied, user_model.device, workspaces=False).memory, ""
+    except Exception as error:
+        # The user's code may read values, which a fake tensor lacks, or do anything else.
+        return None, f"not predicted: {error_text(error)}"
+
+
+def _fits(
+    user_model: UserModel,
+    instance: Instance,
+    cards: Sequence[Accelerator],
+    growing: Mapping[str, Growing],
+    stages: Stages,
+) -> Fits | None:
+    if not cards:
+        return None
+    if user_model.is_compiled:
+        return Fits((), ("not predicted: compiled",))
+    with stages.stage("predicting which cards it fits on"):
+        return fits_of(instance, cards, growing, stages)

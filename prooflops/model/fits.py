@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
+from accounting.units import with_unit
 from prooflops.memory import Fit, PredictedMemory
-from prooflops.memory.fits import Capability, Predictions, fits_of_sizes
+from prooflops.memory.fits import Capability, Predictions
 from prooflops.memory.search import LARGEST_TRIED
-from prooflops.model.factory import error_text
-from prooflops.model.largest import default_of, of_size
+from prooflops.model.factory import ModelError, error_text
 from prooflops.model.progress import Stages
 from prooflops.model.remedy import Remedy, remedy_of
-from prooflops.model.training import Training, choices_of
-from prooflops.model.user_model import Instance, UserModel
+from prooflops.model.training import Training, trainings_of
+from prooflops.model.user_model import Instance, UserModel, default_loss, tensors_of
 
 USUAL_CARDS = tuple(
     ACCELERATORS[name]
@@ -38,128 +43,175 @@ USUAL_CARDS = tuple(
 
 @dataclass(frozen=True)
 class FitRow:
-    """Whether one kind of training fits on one card, and the largest value of each argument that
-    may grow; 0 where not even one fits.
+    """Whether a training fits on one card, and the largest value of each size that may grow; 0
+    where not even one fits.
     """
 
-    training: str
     fit: Fit
     largest: Mapping[str, int]
     # The cheapest change with which it fits: None where it does, or where no change suffices.
     remedy: Remedy | None = None
 
     @property
+    def reserves(self) -> str:
+        """What the step reserves on the card, in words."""
+        fit = self.fit
+        text = with_unit(fit.reserved_bytes, "B")
+        if fit.least_bytes is not None:
+            text = f"{with_unit(fit.least_bytes, 'B')} to {text}"
+        return f"at least {text}" if fit.is_lower_bound else text
+
+    @property
     def answer(self) -> str:
         """Whether the step fits, the largest sizes that do, and else what makes it fit."""
-        found = [f"largest {name} {size:,}" for name, size in self.largest.items() if size]
+        found = [
+            f"largest {name} {'over ' * (size == LARGEST_TRIED)}{size:,}"
+            for name, size in self.largest.items()
+            if size
+        ]
         if self.fit.fits:
             verdict = "fits" if self.fit.spare_bytes >= 0 else "fits, emptying the cache"
             return "; ".join([verdict, *found])
         why = "may fit" if self.fit.may_fit else "does not fit"
         return "; ".join([why, *found, str(self.remedy or "no change suffices")])
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether the training is another than the factory's."""
-        return self.training != Training.name
-
 
 @dataclass(frozen=True)
 class Fits:
-    """Which trainings fit on which cards, and remarks that say why some are missing.
-
-    The `arguments` of the factory are those that may grow.
-    """
+    """On which cards a training fits; what was asked and not predicted, and notes on the rest."""
 
     rows: tuple[FitRow, ...]
-    arguments: Sequence[str]
-    remarks: tuple[str, ...] = ()
+    not_predicted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A size of a step that may grow up to a ceiling, and how a step of another size is made."""
+
+    first: int
+    of_size: Callable[[int], Instance]
+    ceiling: int = LARGEST_TRIED
+
+
+def growing_argument(user_model: UserModel, name: str, ceiling: int = LARGEST_TRIED) -> Growing:
+    """An argument of the factory, whose default is a number. Raises ModelError for another one."""
+    arguments = inspect.signature(user_model.factory).parameters
+    sizes = {
+        name: each.default
+        for name, each in arguments.items()
+        if type(each.default) is int and each.default > 0
+    }
+    if name not in sizes:
+        valid = f"one of {', '.join(sizes)}" if sizes else "none: give it one, such as batch=8"
+        raise ModelError(
+            f"--model-largest {name}: must be an argument of {user_model.spec} with a number "
+            f"as its default, {valid}"
+        )
+
+    def of_size(size: int) -> Instance:
+        factory = partial(user_model.factory, **{name: size})
+        return replace(user_model, factory=factory).build_without_values()
+
+    return Growing(sizes[name], of_size, ceiling)
+
+
+def growing_batch(instance: Instance) -> Growing | str:
+    """The first dimension of the inputs, if all their tensors share it; else why it is unknown."""
+    if instance.loss is not default_loss:
+        return "no largest batch: a loss of your own may hold targets of this batch"
+    given: Any = instance.arguments, instance.keywords
+    batches = {len(each) if each.dim() else 0 for each in tensors_of(given)}
+    if len(batches) > 1 or 0 in batches:
+        return "no largest batch: the inputs have no first dimension in common"
+
+    def resized(size: int, tensor: Tensor) -> Tensor:
+        return torch.empty(size, *tensor.shape[1:], dtype=tensor.dtype, device="meta")
+
+    def of_size(size: int) -> Instance:
+        arguments, keywords = tree_map_only(Tensor, partial(resized, size), given)
+        return replace(instance, arguments=arguments, keywords=keywords)
+
+    return Growing(batches.pop(), of_size)
 
 
 def fits_of(
-    user_model: UserModel,
     instance: Instance,
-    arguments: Sequence[str],
     cards: Sequence[Accelerator],
-    *,
-    choices: bool = False,
-    ceilings: Mapping[str, int] | None = None,
+    growing: Mapping[str, Growing],
     stages: Stages | None = None,
 ) -> Fits:
-    """Predicts the step for each card; with `arguments`, also the largest value of each that fits,
-    up to its ceiling where it has one. `choices` are the trainings of `choices_of`.
+    """Predicts the step for each card, and the largest value that fits of each size that may grow.
 
-    Models of other sizes are built without values.
+    Without such sizes it is the batch, unless the loss is the user's own and may hold targets.
+    Where the step does not fit, the cheapest change that suffices is searched.
     """
-    if user_model.is_compiled:
-        return Fits((), arguments, ("not predicted: compiled",))
-    rows: list[FitRow] = []
-    remarks = []
     stages = stages or Stages(lambda _: None)
-    searches = [
-        _Search(user_model, instance, training, stages) for training in choices_of(instance)
-    ]
-    for search in searches if choices else searches[:1]:
+    searches = [_Search(instance, training, stages) for training in trainings_of(instance)]
+    as_it_is = searches[0]
+    try:
+        fits = [as_it_is.predictions().fit(card, 1) for card in cards]
+    except Exception as error:
+        # The user's code may do anything with a tensor without values.
+        return Fits((), (f"not predicted: {error_text(error)}",))
+    largest: list[dict[str, int]] = [{} for _ in cards]
+    not_predicted: list[str] = []
+    notes: list[str] = []
+    sizes = dict(growing)
+    if not growing:
+        batch = growing_batch(instance)
+        if isinstance(batch, Growing):
+            sizes["batch"] = batch
+        else:
+            notes.append(batch)
+    for name, size in sizes.items():
+        predictions = as_it_is.predictions(name, size)
         try:
-            rows += search.rows(arguments, cards, ceilings or {})
+            for card, found in zip(cards, largest, strict=True):
+                found[name] = predictions.largest(card, size.first, size.ceiling)
         except Exception as error:
-            # The user's code may do anything with a tensor without values.
-            of_what = f"{search.training.name}: " if choices else ""
-            remarks.append(f"{of_what}not predicted: {error_text(error)}")
-    as_it_is = [row for row in rows if not row.has_changes]
-    for place, card in enumerate(cards[: len(as_it_is)]):
-        if not rows[place].fit.fits:
-            ways = {search.training: partial(search.ways, card) for search in searches}
-            rows[place] = replace(rows[place], remedy=remedy_of(ways, rows[place].fit.usable_bytes))
-    return Fits(tuple(rows), tuple(arguments), tuple(remarks))
+            why_not = f"the largest {name} is not predicted: {error_text(error)}"
+            (not_predicted if growing else notes).append(why_not)
+    rows = []
+    for card, fit, found in zip(cards, fits, largest, strict=True):
+        remedy = None
+        if not fit.fits:
+            ways = {each.training: partial(each.predictions().of, card, 1) for each in searches}
+            remedy = remedy_of(ways, fit.usable_bytes)
+        rows.append(FitRow(fit, found, remedy))
+    return Fits(tuple(rows), tuple(not_predicted), tuple(notes))
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The predictions of one kind of training, in the sizes of one argument at a time."""
+    """The predictions of one training, in the sizes of one dimension at a time."""
 
-    user_model: UserModel
     instance: Instance
     training: Training
     stages: Stages
-    as_built: dict[tuple[Any, ...], PredictedMemory] = field(default_factory=dict)
+    _as_built: dict[tuple[Any, ...], PredictedMemory] = field(default_factory=dict)
 
-    def ways(self, card: Accelerator) -> tuple[PredictedMemory, ...]:
-        """The step as the factory gives it, as each torch of `Predictions` runs it on the card."""
-        return Predictions(partial(self.predict, "")).of(card, 1)
+    def predictions(self, name: str = "", size: Growing | None = None) -> Predictions:
+        """The step as it is, or of the sizes of one dimension."""
+        return Predictions(partial(self._predict, name, size))
 
-    def rows(
+    def _predict(
         self,
-        arguments: Sequence[str],
-        cards: Sequence[Accelerator],
-        ceilings: Mapping[str, int],
-    ) -> list[FitRow]:
-        fits = fits_of_sizes(partial(self.predict, ""), 1, cards, largest=False)
-        largest: dict[str, list[Fit]] = {}
-        for name in arguments:
-            first = default_of(self.user_model, name)
-            ceiling = ceilings.get(name, LARGEST_TRIED)
-            predict = partial(self.predict, name)
-            largest[name] = fits_of_sizes(predict, first, cards, largest=True, ceiling=ceiling)
-        found = []
-        for place, fit in enumerate(fits):
-            sizes = {name: of_cards[place].largest or 0 for name, of_cards in largest.items()}
-            found.append(FitRow(self.training.name, fit, sizes))
-        return found
-
-    def predict(
-        self, argument: str, size: int, capability: Capability, **options: bool
+        name: str,
+        growing: Growing | None,
+        size: int,
+        capability: Capability,
+        **options: bool,
     ) -> PredictedMemory:
-        of_what = f"{argument} {size:,}" if argument else "the step"
+        of_what = f"{name} {size:,}" if growing else "the step"
         how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
         with self.stages.stage(f"predicting {how}"):
-            if not argument or size == default_of(self.user_model, argument):
-                key = (capability, *options)
-                if key not in self.as_built:
-                    self.as_built[key] = self._predicted(self.instance, capability, options)
-                return self.as_built[key]
-            resized = of_size(self.user_model, argument, size).build_without_values()
-            return self._predicted(resized, capability, options)
+            if growing and size != growing.first:
+                return self._predicted(growing.of_size(size), capability, options)
+            key = (capability, *options)
+            if key not in self._as_built:
+                self._as_built[key] = self._predicted(self.instance, capability, options)
+            return self._as_built[key]
 
     def _predicted(
         self, instance: Instance, capability: Capability, options: Mapping[str, bool]

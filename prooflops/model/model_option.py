@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from accounting.units import amount
 from prooflops.suite.options import MACHINE_GROUP, RUN_GROUP
 from prooflops.suite.run import RUN
 from prooflops_gate.console.progress import Progress
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 MODEL_GROUP = "prooflops: your own model"
 MODEL_TEST = Path("bench", "test_user_model.py")
-LEAST_MEMORY_BYTES = 1000
 _trials_by_spec = pytest.StashKey["dict[str, Trial]"]()
 _examinations = pytest.StashKey["list[Examination]"]()
 
@@ -31,12 +29,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     own = "report on the model of module:factory or path/to/file.py:factory; repeatable"
     add("--model", metavar="FACTORY", action="append", help=own)
     add("--fits", action="store_true", help="predict the cards that a step fits on")
-    choices = "like --fits, and with recomputed layers, in bf16 or fp32, and with 8-bit AdamW"
-    add("--fits-choices", action="store_true", help=choices)
-    largest = "find the largest value of this argument of the factory whose step fits; repeatable"
+    largest = "like --fits, and find the largest value of this argument of the factory; repeatable"
     add("--model-largest", metavar="ARGUMENT", action="append", default=[], help=largest)
-    memory = "memory for --model-largest, such as 4GiB (default: the free memory; 1 GiB on a CPU)"
-    add("--model-memory", metavar="BYTES", help=memory)
     suggest_options(parser, pluginmanager, RUN_GROUP, MACHINE_GROUP, MODEL_GROUP)
 
 
@@ -45,11 +39,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     options = config.option
     if options.model is None:
-        about_model = (options.model_largest, options.model_memory is not None, options.fits)
-        if any((*about_model, options.fits_choices)):
+        if options.model_largest or options.fits:
             raise pytest.UsageError(
-                "--model-largest, --model-memory, --fits and --fits-choices are about a model: "
-                "name it by --model"
+                "--fits and --model-largest are about a model: name it by --model"
             )
         return
     if options.claim:
@@ -75,33 +67,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _trial_of(config: pytest.Config, spec: str) -> Trial:
     """The model after its first steps; what is no model is refused before any test runs."""
-    from prooflops.model.factory import ModelError, import_factory
-    from prooflops.model.largest import default_of
+    from prooflops.model.factory import import_factory
+    from prooflops.model.fits import growing_argument
     from prooflops.model.step_memory import tried
     from prooflops.model.user_model import UserModel
 
-    if _limit(config) is not None and not config.option.model_largest:
-        raise ModelError(
-            "--model-memory limits --model-largest: name its argument, "
-            "such as --model-largest batch"
-        )
     factory = import_factory(spec, config.invocation_params.dir)
     user_model = UserModel(spec, factory, config.stash[RUN].device)
     with _stages(config, spec).stage("building it and taking two steps"):
         trial = tried(user_model)
     for argument in config.option.model_largest:
-        default_of(user_model, argument)
+        growing_argument(user_model, argument)
     return trial
-
-
-def _limit(config: pytest.Config) -> int | None:
-    memory = config.option.model_memory
-    if memory is None:
-        return None
-    limit = amount(memory, "--model-memory")
-    if limit < LEAST_MEMORY_BYTES:
-        raise ValueError(f"--model-memory {memory}: no step needs so few bytes; write 4GiB or 80GB")
-    return limit
 
 
 def _stages(config: pytest.Config, spec: str) -> Stages:
@@ -132,17 +109,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def user_model(request: pytest.FixtureRequest) -> Examination:
     """The facts about the model that `--model` names, see `prooflops.model.examination`."""
     from prooflops.model.examination import examine
-    from prooflops.model.fits import USUAL_CARDS
+    from prooflops.model.fits import USUAL_CARDS, growing_argument
 
     config, spec = request.config, request.param
-    choices = config.option.fits_choices
+    trial, largest = config.stash[_trials_by_spec][spec], config.option.model_largest
     examination = examine(
-        config.stash[_trials_by_spec][spec],
+        trial,
         _stages(config, spec),
-        arguments=config.option.model_largest,
-        limit=_limit(config),
-        cards=USUAL_CARDS if config.option.fits or choices else (),
-        choices=choices,
+        growing={name: growing_argument(trial.user_model, name) for name in largest},
+        cards=USUAL_CARDS if config.option.fits or largest else (),
     )
     config.stash[_examinations].append(examination)
     return examination

@@ -10,7 +10,7 @@ import torch
 from prooflops.counted import built
 from prooflops.counted.library_step import without_values as without_library_values
 from prooflops.memory.fits import cuda_card
-from prooflops.model.fits import Fits, fits_of
+from prooflops.model.fits import Fits, fits_of, growing_argument
 from prooflops.model.progress import on_stderr
 from prooflops.model.user_model import UserModel
 
@@ -21,14 +21,12 @@ def fits_of_config(
     cards: tuple[str, ...],
     *,
     longest: int,
-    choices: bool = False,
 ) -> Fits:
     """The largest batch of so many tokens, and the longest sequence up to `longest`, whose training
     step fits on each of the cards, predicted.
 
     Parameters, gradients and AdamW's state are in bf16, attention is torch's fused one, and nothing
-    is recomputed; `choices` adds other trainings. Raises ValueError for a config that transformers
-    does not train on tokens alone.
+    is recomputed. Raises ValueError for a config that transformers does not train on tokens alone.
     """
 
     def factory(batch: int = 1, sequence: int = sequence) -> tuple[Any, ...]:
@@ -44,16 +42,12 @@ def fits_of_config(
     )
     rows = tuple(cuda_card(name) for name in cards)
     stages = on_stderr("python -m prooflops")
+    growing = {
+        "batch": growing_argument(model, "batch"),
+        "sequence": growing_argument(model, "sequence", longest),
+    }
     with without_library_values():
-        return fits_of(
-            model,
-            model.build_without_values(),
-            ("batch", "sequence"),
-            rows,
-            choices=choices,
-            ceilings={"sequence": longest},
-            stages=stages,
-        )
+        return fits_of(model.build_without_values(), rows, growing, stages)
 
 
 def _labels_of_sequences(net: Any, batch: int) -> torch.Tensor:

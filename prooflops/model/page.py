@@ -116,8 +116,6 @@ def as_json(
             "part": part,
         },
         "fingerprint": fingerprint,
-        "claims": [asdict(each) for each in examination.answers],
-        "largest": {each.argument: asdict(each) for each in examination.largest},
     }
     for name in ("inventory", "flops", "memory", "breakdown", "fits"):
         fact = getattr(examination, name)

@@ -38,13 +38,11 @@ class Remedy:
 def remedy_of(trainings: Mapping[Training, Ways], usable_bytes: int) -> Remedy | None:
     """The first change that makes the step fit, in the order of what it costs; each is predicted.
 
-    The first training is the step as it is. Those that save memory come next, then the fewest cards
+    The first training is the step as it is. The changes come next, then the fewest cards
     that share its state: without and then with layers recomputed, at the lowest stage of ZeRO.
     """
     shared = []
     for training, ways in trainings.items():
-        if not training.saves_memory:
-            continue
         try:
             predicted = ways()
         except Exception:

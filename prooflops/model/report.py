@@ -21,15 +21,20 @@ from prooflops.memory.captured import KnownCopies
 from prooflops.memory.copies import Copies, why_not_copied
 from prooflops.memory.fits import cuda_card
 from prooflops.model import page
-from prooflops.model.examination import Examination, examine
+from prooflops.model.examination import Examination, examine, examine_unrun
 from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK, tried
 from prooflops.model.summary import summary_of
 from prooflops.model.tables import fits_section
 from prooflops.model.tree import lines_of, tree_of
-from prooflops.model.unmeasured import examined_without_running
-from prooflops.model.user_model import UserModel, check_parameters, has_compiled_parts
+from prooflops.model.user_model import (
+    Instance,
+    UserModel,
+    check_parameters,
+    has_compiled_parts,
+    validated_instance,
+)
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.history.records import write_atomically
 
@@ -173,8 +178,7 @@ def model_report(
     # A notebook may have switched gradients off.
     with torch.enable_grad(), _generators_kept():
         if not measure:
-            with stages.stage("counting and predicting a step"):
-                examination = examined_without_running(model, partial(given.on, written), cards)
+            examination = examine_unrun(model, partial(given.fake, written), stages, cards)
         else:
             with stages.stage("building it and taking two steps"):
                 trial = tried(model)
@@ -224,6 +228,10 @@ class _Given:
         copies = Copies(next(module.parameters()).device)
         made = self.on(module, copies)
         return *made[:3], self.loss and partial(_on_copies, copies, self.loss), self.stated
+
+    def fake(self, module: nn.Module, copies: Copies) -> Instance:
+        """A step of fake copies."""
+        return validated_instance(self.on(module, copies), allow_meta=True)
 
     def on(self, module: nn.Module, copies: Copies) -> tuple[Any, ...]:
         with user_code("copying the module"):

@@ -9,27 +9,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from prooflops.memory import (
-    MeasuredMemory,
-    PredictedMemory,
-    measured_memory,
-    why_uncounted,
-)
+from prooflops.memory import MeasuredMemory, measured_memory, why_uncounted
 from prooflops.memory.phases import highest
-from prooflops.model.factory import error_text, naming, user_code
-from prooflops.model.training import Training
+from prooflops.model.factory import naming, user_code
 from prooflops.model.user_model import (
     Instance,
     UserModel,
     compiled_frames,
     has_compiled_parts,
     refuse_sparse_gradients,
-    tensors_of,
 )
 
+GIVEN, GRADIENTS, STATE = "parameters, buffers, inputs", "gradients", "optimizer state"
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
-SECOND_STEP = ("second forward", "second backward", "second step")
 LOWER_BOUND = "the workspace of some kernels is not known: the predicted peak is a lower bound"
 
 
@@ -65,7 +58,7 @@ class StepMemory:
 
     `at_peak` has the predicted bytes of each class at the peak; it is empty where nothing is
     predicted. `phase_peaks` are measured, and empty where nothing is; the phase "update" is the
-    optimizer's step. `dropped_gradient_bytes` are freed where gradients are set to None.
+    optimizer's step.
     """
 
     rows: tuple[MemoryRow, ...]
@@ -73,16 +66,9 @@ class StepMemory:
     is_peak_lower_bound: bool
     at_peak: Mapping[str, int]
     phase_peaks: dict[str, int]
-    dropped_gradient_bytes: int = 0
 
     def row(self, name: str) -> MemoryRow:
         return next(row for row in self.rows if row.name == name)
-
-    def measured(self, name: str) -> int:
-        """The measured bytes of that row of a step that was run."""
-        found = self.row(name).measured_bytes
-        assert found is not None, f"{name} was not measured"
-        return found
 
 
 def tried(user_model: UserModel) -> Trial:
@@ -99,56 +85,35 @@ def tried(user_model: UserModel) -> Trial:
     return Trial(replace(user_model, is_compiled=is_compiled), instance, memory)
 
 
-def memory_of(trial: Trial) -> StepMemory | None:
-    """The memory of the second step, measured and predicted."""
+def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepMemory | None:
+    """The memory of the second step, measured beside what is predicted, or why that is not."""
     if trial.memory is None:
         return None
-    instance, measured = trial.instance, trial.memory
-    user_model = trial.user_model
-    prediction, why_not = prediction_of(
-        instance, user_model.device, is_compiled=user_model.is_compiled
-    )
-    live = {name: phase.live_bytes for name, phase in measured.phases.items()}
-    inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
-    own_bytes = bytes_of(
-        [*instance.module.parameters(), *instance.module.buffers(), *inputs.values()]
-    )
-    gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
-    remarks = [_unexplained_bytes(live["model"] - own_bytes), why_not]
-    is_lower_bound = prediction is not None and prediction.is_lower_bound
-    if is_lower_bound:
-        remarks.append(LOWER_BOUND)
-    predicted_held_bytes = predicted_peak_bytes = None
-    at_peak: Mapping[str, int] = {}
-    if prediction:
-        by_phase = [prediction.phases[name] for name in SECOND_STEP]
-        at_peak = max(by_phase, key=lambda phase: phase.peak_bytes).peak_by_class
-        predicted_peak_bytes = predicted_peak(prediction)
-        phases = prediction.phases
-        predicted_held_bytes = phases["second forward"].live_bytes - phases["zero_grad"].live_bytes
-    charged = highest(measured.phases[name].charged_peak_bytes for name in STEP)
+    phases = trial.memory.phases
+    live = {name: phase.live_bytes for name, phase in phases.items()}
+    measured = {
+        GIVEN: live["model"],
+        GRADIENTS: live["backward"] - live["cleared"],
+        # Gradients of the first step are still there, and no activations are.
+        STATE: live["first update"] - live["first backward"],
+        HELD: live["forward"] - live["cleared"],
+        PEAK: max(phases[name].peak_bytes for name in STEP),
+    }
+    remarks = [why_not]
+    rows = [MemoryRow(name, None, size) for name, size in measured.items()]
+    if predicted:
+        rows = [replace(row, measured_bytes=measured[row.name]) for row in predicted.rows]
+        remarks += [_unexplained_bytes(live["model"] - (rows[0].predicted_bytes or 0))]
+        remarks += predicted.remarks
+    charged = highest(phases[name].charged_peak_bytes for name in STEP)
     if charged is not None:
         remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
-    state = [
-        each
-        for each in tensors_of([*instance.optimizer.state.values()])
-        if each.device.type == user_model.device.type
-    ]
-    # Gradients of the first step are still there, and no activations are.
-    measured_state = live["first update"] - live["first backward"]
     return StepMemory(
-        rows=(
-            MemoryRow("parameters, buffers, inputs", own_bytes, live["model"]),
-            MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
-            MemoryRow("optimizer state", bytes_of(state), measured_state),
-            MemoryRow(HELD, predicted_held_bytes, live["forward"] - live["cleared"]),
-            MemoryRow(PEAK, predicted_peak_bytes, measured_peak(measured)),
-        ),
+        rows=tuple(rows),
         remarks=tuple(filter(None, remarks)),
-        is_peak_lower_bound=is_lower_bound,
-        at_peak=at_peak,
-        phase_peaks={name: measured.phases[name].peak_bytes for name in STEP},
-        dropped_gradient_bytes=live["first update"] - live["cleared"],
+        is_peak_lower_bound=predicted is not None and predicted.is_peak_lower_bound,
+        at_peak=predicted.at_peak if predicted else {},
+        phase_peaks={name: phases[name].peak_bytes for name in STEP},
     )
 
 
@@ -187,32 +152,6 @@ def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> 
     instance.optimizer.step()
     mark("update")
     return instance
-
-
-def prediction_of(
-    instance: Instance, device: torch.device, *, is_compiled: bool
-) -> tuple[PredictedMemory | None, str]:
-    """The prediction on fake copies of a model, or None and why there is none."""
-    if is_compiled:
-        return None, (
-            "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
-        )
-    try:
-        # Earlier steps have made the workspaces of cuBLAS already.
-        return Training().step(instance, device).predict(workspaces=False), ""
-    except Exception as error:
-        # The user's code may read values, which a fake tensor lacks, or do anything else.
-        return None, f"not predicted: {error_text(error)}"
-
-
-def predicted_peak(held: PredictedMemory) -> int:
-    """The predicted peak of the second step."""
-    return max(held.phases[name].peak_bytes for name in SECOND_STEP)
-
-
-def measured_peak(held: MeasuredMemory) -> int:
-    """The measured peak of the second step."""
-    return max(held.phases[name].peak_bytes for name in STEP)
 
 
 def _unexplained_bytes(difference: int) -> str:

@@ -116,7 +116,7 @@ class MeasuredStep:
             if each.seconds and each.flops / each.seconds > ceiling:
                 rate = engineering(each.flops / each.seconds, "FLOP/s")
                 limit = engineering(ceiling, "FLOP/s")
-                yield f"{each.name} runs at {rate}, above the ceiling of {limit}"
+                yield f"{each.name} runs at {rate}, above this machine's best measured {limit}"
         if self.is_apart(breakdown):
             phases = engineering(breakdown.seconds, "s")
             yield f"it takes {engineering(self.seconds, 's')}, but its phases {phases} in all"
@@ -128,7 +128,7 @@ class MeasuredStep:
         least_times = self.least_times_s
         shares = {
             "the vendor's peak": self.hfu,
-            "its own ceiling": self.hfu_of_ceiling,
+            "this machine's best measured rate": self.hfu_of_ceiling,
             "the bandwidth of copies": least_times["memory"] / self.seconds,
             "the time of its launches": least_times["launch"] / self.seconds,
         }

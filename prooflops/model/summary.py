@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from accounting.units import with_unit
 from prooflops.model.examination import Examination
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.inventory import Inventory
 from prooflops.model.step_memory import PEAK, StepMemory
-from prooflops_gate.console.tables import engineering
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 NOT_KNOWN = "not known"
@@ -23,11 +23,12 @@ def summary_of(examination: Examination) -> Iterator[str]:
     flops, memory = examination.flops, examination.memory
     yield f"N = {trained_text(examination.inventory)}"
     yield f"D = {flops.batch}"
-    yield f"FLOPs forward {flops.forward:,}; {rule_text(flops, 'forward')}"
-    yield f"FLOPs of a step {flops.executed:,}; {rule_text(flops, 'step')}"
+    for title, phase in (("FLOPs forward", "forward"), ("FLOPs of a step", "step")):
+        counted = flops.counted(phase)
+        yield f"{title}: {with_unit(counted, 'FLOP')} ({counted:,}); {rule_text(flops, phase)}"
     compiled = "only the compiler knows what its graphs keep"
     why_not = f": {compiled}" if examination.user_model.is_compiled and not memory else ""
-    yield f"peak memory {peak_text(memory)}{why_not}"
+    yield f"peak memory: {peak_text(memory)}{why_not}"
     yield missing_text(examination)
 
 
@@ -69,14 +70,14 @@ def peak_text(memory: StepMemory | None) -> str:
     total = peak.known_bytes or 0
     texts = []
     if peak.measured_bytes is not None:
-        texts.append(f"{engineering(peak.measured_bytes, 'B')} measured")
+        texts.append(f"{with_unit(peak.measured_bytes, 'B')} measured")
     if peak.predicted_bytes is not None:
         at_least = "at least " if memory.is_peak_lower_bound else ""
-        texts.append(f"{at_least}{engineering(peak.predicted_bytes, 'B')} predicted")
+        texts.append(f"{at_least}{with_unit(peak.predicted_bytes, 'B')} predicted")
     large = {
         name: size for name, size in peak_classes(memory).items() if size > LEAST_SHARE * total
     }
-    classes = [f"{name} {engineering(size, 'B')}" for name, size in large.items()]
+    classes = [f"{name} {with_unit(size, 'B')}" for name, size in large.items()]
     return ", ".join(texts) + (f": {', '.join(classes)}" if classes else "")
 
 
@@ -96,6 +97,8 @@ def missing_text(examination: Examination) -> str:
     parts = [f"not counted, as they have no formula: {calls}"] if calls else []
     if not examination.is_measured:
         parts.append("not measured: memory and times; measure=True runs a copy")
+        if not examination.fits:
+            parts.append('device="RTX 4090" says whether it fits there, and the largest batch')
     else:
         parts.append("not measured: the time of a step, which pytest --model measures")
     return "; ".join(parts)

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import torch
 
+from accounting.units import with_unit
 from prooflops.machine import device as machine
 from prooflops.model.breakdown import Breakdown
-from prooflops.model.claims import Answer
 from prooflops.model.examination import Examination
 from prooflops.model.fits import Fits
 from prooflops.model.flop_difference import ExplainedFlops
-from prooflops.model.largest import Largest
 from prooflops.model.step_memory import PEAK, StepMemory
 from prooflops.model.step_time import OVERHEAD, MeasuredStep
 from prooflops.model.summary import (
@@ -26,7 +25,7 @@ from prooflops.model.summary import (
     trained_text,
 )
 from prooflops.model.tree import count_text, figures_of, shown_branches, tree_of
-from prooflops_gate.console.tables import binary, engineering, share
+from prooflops_gate.console.tables import engineering, share
 from prooflops_gate.page.plot import Axis, Block, Plot, Rule
 from prooflops_gate.page.section import Section
 
@@ -36,7 +35,6 @@ LONGEST_LIST = 8
 MOST_ROWS = 10
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
-WHOLE = "(the whole)"
 INDENT_OF_A_MODULE = "\u2003"
 
 
@@ -44,8 +42,6 @@ def sections_of(examination: Examination) -> Iterator[Section]:
     """The answers, the modules, what was asked, and the details, which a reader opens."""
     yield answer_box(examination)
     yield branches_section(examination.breakdown, is_measured=examination.is_measured)
-    for largest in examination.largest:
-        yield largest_section(largest)
     if examination.fits:
         yield fits_section(examination.fits)
     for section in _details(examination):
@@ -61,9 +57,7 @@ def _details(examination: Examination) -> Iterator[Section]:
         yield step_section(step, examination.unknown)
     if examination.is_measured:
         yield phases_section(breakdown, memory, is_apart=examination.is_apart)
-        yield modules_section(breakdown)
         yield operators_section(breakdown)
-    yield answers_section(examination.answers)
 
 
 def answer_box(examination: Examination) -> Section:
@@ -141,7 +135,7 @@ def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:
 
 
 def bytes_text(value: float | None) -> str:
-    return "-" if value is None else engineering(value, "B")
+    return "-" if value is None else with_unit(value, "B")
 
 
 def seconds_text(value: float | None) -> str:
@@ -244,25 +238,27 @@ def time_rows(step: MeasuredStep) -> list[list[str]]:
 
 
 def utilization_rows(step: MeasuredStep) -> list[list[str]]:
-    """The shares of the vendor's peak and of this machine's own ceiling."""
+    """The shares of the vendor's peak and of this machine's best measured rate."""
     flops = step.flops
     executed = "= MFU"
     if flops.recomputed:
         executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed"
     peaks = _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")
-    ceilings = _rates_text(step.ceiling_flop_per_s, flops, "own")
+    measured = _rates_text(step.ceiling_flop_per_s, flops, "best square products of this run")
     return [
         ["MFU", share(step.mfu, "not checked"), peaks],
         ["HFU", share(step.hfu, "not checked"), executed],
-        ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), ceilings],
-        ["HFU of own ceiling", share(step.hfu_of_ceiling, "-"), executed],
+        ["MFU of the best rate", share(step.mfu_of_ceiling, "-"), measured],
+        ["HFU of the best rate", share(step.hfu_of_ceiling, "-"), executed],
     ]
 
 
 def roofline_rows(step: MeasuredStep) -> list[list[str]]:
     ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
-    unfused = "each operator reads and writes its tensors: nothing fused"
-    copies = f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"
+    unfused = "as if each operator read and wrote its tensors: nothing fused"
+    copies = (
+        f"best measured rates: of products, and {engineering(step.bytes_per_s, 'B/s')} of copies"
+    )
     return [
         ["intensity", f"{step.intensity:.3g} FLOP/B", unfused],
         ["ridge point", ridge, copies],
@@ -273,9 +269,9 @@ def least_time_rows(step: MeasuredStep) -> list[list[str]]:
     """The step's time if nothing but its compute, memory or launches needed any."""
     flops = step.flops
     reasons = {
-        "compute": "the FLOPs at this machine's own ceiling",
-        "memory": f"{bytes_text(flops.moved_bytes)} at this machine's own bandwidth",
-        "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} each",
+        "compute": "the FLOPs at the best measured rate",
+        "memory": f"{bytes_text(flops.moved_bytes)} at the best measured rate of a copy",
+        "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} to launch each",
     }
     rows = []
     for name, seconds in step.least_times_s.items():
@@ -331,17 +327,6 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None, *, is_apart:
     return Section("forward, backward, optimizer", rows, [remark])
 
 
-def modules_section(breakdown: Breakdown) -> Section:
-    rows = [["module", "kind", "own time", *MODULE_HEAD, "output", "dtype"]]
-    busy = [row for row in breakdown.modules if row.own_s]
-    slowest = sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]
-    rows += [
-        [row.name or WHOLE, row.kind, seconds_text(row.own_s), *figures_of(row)] for row in slowest
-    ]
-    remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own"
-    return Section("modules by own time", rows, [remark] if len(busy) >= len(rows) else [])
-
-
 def operators_section(breakdown: Breakdown) -> Section:
     rows = [["operator", "phase", "calls", "time", "share", "FLOPs", "rate"]]
     total = sum(each.seconds for each in breakdown.operators)
@@ -358,63 +343,25 @@ def operators_section(breakdown: Breakdown) -> Section:
 
 
 def fits_section(fits: Fits) -> Section:
-    """A row per training and card: what it offers, what the step reserves there, what is left."""
-    has_choices = len({row.training for row in fits.rows}) > 1
-    head = ["card", "it offers", "step reserves", "to spare", ""]
-    head += [f"largest {name}" for name in fits.arguments]
-    rows = [["training", *head] if has_choices else head]
+    """A row per card: what it offers, what the step reserves there, and the answer."""
+    rows = [["card", "it offers", "step reserves", "does it fit?"]]
     for row in fits.rows:
-        fit = row.fit
-        verdict = "fits" if fit.fits else "may fit" if fit.may_fit else "does not fit"
-        if fit.fits and fit.spare_bytes < 0:
-            verdict = "fits, emptying the cache"
-        offers, reserves = binary(fit.usable_bytes), binary(fit.reserved_bytes)
-        if fit.least_bytes is not None:
-            reserves = f"{binary(fit.least_bytes)} to {reserves}"
-        if fit.is_lower_bound:
-            reserves = f"at least {reserves}"
-        spare = binary(fit.spare_bytes) if fit.spare_bytes >= 0 else "-"
-        cells = [fit.card, offers, reserves, spare, verdict]
-        cells += [f"{size:,}" if size else "none" for size in row.largest.values()]
-        rows.append([row.training, *cells] if has_choices else cells)
-    remarks = [*fits.remarks]
+        offered = with_unit(row.fit.usable_bytes, "B")
+        rows.append([row.fit.card, offered, row.reserves, row.answer])
+    remarks = [*fits.not_predicted, *fits.notes]
     if fits.rows:
         remarks.append(
-            "predicted: reserved is the most that torch.cuda.max_memory_reserved reads in two "
-            "steps where memory is no limit; a step fits if torch's allocator gets through with "
-            "what the card offers: its memory as torch sees it, less 0.5 GB for the context"
+            "predicted, without the card: the most that torch.cuda.max_memory_reserved reads in "
+            "two steps; a step fits if torch's allocator gets through with the card's memory, less "
+            "0.5 GB for the CUDA context"
         )
     if any(row.fit.least_bytes is not None for row in fits.rows):
         remarks.append(
             "two figures: torch up to 2.13 composes attention with grouped heads of products, in "
-            "fp32 or with a mask; a later one has a kernel for it. To spare and the largest are "
-            "those of the larger figure. In bf16 without a mask there is one figure"
+            "fp32 or with a mask; a later one has a kernel for it. The answer is that of the "
+            "larger figure. In bf16 without a mask there is one figure"
         )
     unknown = dict.fromkeys(name for row in fits.rows for name in row.fit.unknown)
     if unknown:
         remarks.append(f"at least: the workspace is not known of {first_names(unknown)}")
     return Section("cards that it fits on", rows if fits.rows else [], remarks)
-
-
-def largest_section(largest: Largest) -> Section:
-    rows = [[largest.argument, "predicted peak", "measured peak", ""]]
-    for trial in largest.trials:
-        peaks = [bytes_text(trial.predicted_bytes), bytes_text(trial.measured_bytes)]
-        is_beyond = trial.peak_bytes is not None and trial.peak_bytes > largest.limit_bytes
-        beyond = "does not fit" if is_beyond else ""
-        rows.append([f"{trial.size:,}", *peaks, trial.why_not or beyond])
-    found = "none fits" if largest.is_predicted else NOT_KNOWN
-    if largest.found is not None:
-        found = f"{largest.argument}={largest.found:,}"
-    if largest.next_larger:
-        found += f" ({largest.next_larger:,} does not)"
-    remarks = [
-        f"limit: {binary(largest.limit_bytes)}, {largest.limit_of}",
-        f"largest that fits, predicted, and measured once: {found}",
-    ]
-    return Section(f"the largest {largest.argument} that fits", rows, remarks)
-
-
-def answers_section(answers: list[Answer]) -> Section:
-    rows = [[each.claim, each.verdict, each.figure] for each in answers]
-    return Section("claims of the registry", [["claim", "of this model", ""], *rows])

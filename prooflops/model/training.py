@@ -1,4 +1,4 @@
-"""Changes of a user's training that make it fit: recomputed layers, a dtype, 8-bit AdamW."""
+"""Changes of a user's training that make it fit: recomputed layers, bf16, 8-bit AdamW."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ class Training:
     recomputes: bool = False
     dtype: torch.dtype | None = None
     is_8bit: bool = False
-    # Whether it may be what makes a step fit.
-    saves_memory: bool = True
 
     def step(self, instance: Instance, device: str | torch.device = "cuda") -> TrainingStep:
         """The training step on a device, on copies; the instance stays as it is.
@@ -54,20 +52,19 @@ class Training:
         return TrainingStep(called, given, instance.loss, optimizer=optimizer, device=device)
 
 
-def choices_of(instance: Instance) -> tuple[Training, ...]:
-    """The training as it is, with one change at a time, and with all that save memory."""
+def trainings_of(instance: Instance) -> tuple[Training, ...]:
+    """The training as it is, with each change that saves memory, and with all of them."""
     is_wide = next(instance.module.parameters()).dtype.itemsize > torch.bfloat16.itemsize
-    other = torch.bfloat16 if is_wide else torch.float32
     # Others have no two moments that 8 bits could hold.
     is_adam = isinstance(instance.optimizer, torch.optim.Adam)
     every = "bf16, 8-bit AdamW, layers recomputed" if is_adam else "bf16, layers recomputed"
-    return (
-        Training(),
-        Training("layers recomputed", recomputes=True),
-        Training("in bf16" if is_wide else "in fp32", dtype=other, saves_memory=is_wide),
-        Training("8-bit AdamW", is_8bit=True, saves_memory=is_adam),
-        Training(every, recomputes=True, dtype=torch.bfloat16, is_8bit=is_adam),
-    )
+    changes = [Training(), Training("layers recomputed", recomputes=True)]
+    if is_wide:
+        changes.append(Training("in bf16", dtype=torch.bfloat16))
+    if is_adam:
+        changes.append(Training("8-bit AdamW", is_8bit=True))
+    all_of_them = Training(every, recomputes=True, dtype=torch.bfloat16, is_8bit=is_adam)
+    return (*changes, all_of_them)
 
 
 def recompute_layers(module: nn.Module) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from accounting.units import with_unit
 from prooflops.model.breakdown import ModuleRow
 from prooflops.model.modules import OUTSIDE
 from prooflops_gate.console.tables import aligned, engineering
@@ -110,20 +111,19 @@ def figures_of(row: ModuleRow) -> list[str]:
     if row.trained == row.parameters:
         trained = ALL if row.parameters else "-"
     shape = row.output.partition("), ")[0].strip("()").rstrip(",").replace(", ", "×")
-    kept = count_text(row.kept_bytes, "B")
+    kept = with_unit(row.kept_bytes, "B").replace(" ", "") if row.kept_bytes else "-"
     return [count_text(row.parameters), trained, *flops, kept, shape or "-", row.dtype or "-"]
 
 
-def count_text(count: float, unit: str = "") -> str:
-    """A count or its bytes in few columns; `-` for none.
+def count_text(count: float) -> str:
+    """A count in few columns; `-` for none.
 
-    >>> count_text(320), count_text(1_250_000), count_text(683e6, "B"), count_text(0)
-    ('320', '1.25M', '683MB', '-')
+    >>> count_text(320), count_text(1_250_000), count_text(0)
+    ('320', '1.25M', '-')
     """
     if not count:
         return "-"
-    text = f"{count:.3g} {unit}" if count < 1000 else engineering(count, unit)
-    return text.replace(" ", "")
+    return f"{count:.3g}" if count < 1000 else engineering(count, "").replace(" ", "")
 
 
 def shortened(text: str, width: int) -> str:

@@ -151,7 +151,7 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
         arguments,
         keywords,
         optimizer,
-        loss or _default_loss,
+        loss or default_loss,
         tuple(notes),
         _stated_tokens(tokens),
     )
@@ -212,7 +212,7 @@ def _on_device(instance: Instance, device: torch.device) -> Instance:
     return replace(instance, arguments=arguments, keywords=keywords)
 
 
-def _default_loss(output: Any) -> Tensor:
+def default_loss(output: Any) -> Tensor:
     """The output's own loss if it has one, else the sum of its logits, else that of all its
     floating tensors.
     """

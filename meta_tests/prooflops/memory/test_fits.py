@@ -11,7 +11,7 @@ from meta_tests.prooflops.memory.predicting import Grouped
 from prooflops.memory import TrainingStep
 from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
 from prooflops.memory.cuda.fake import can_fake_cuda
-from prooflops.memory.fits import fits, known_cards
+from prooflops.memory.fits import Predictions, cuda_card, known_cards
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
@@ -34,15 +34,27 @@ def gets_through(step):
     return True
 
 
+def predictions_of(step, told):
+    """The predictions of `step(batch)`; each one is told."""
+
+    def predict(batch, capability, **options):
+        told.append((batch, capability))
+        cuda = replace(step(batch), device="cuda")
+        return cuda.predict(compute_capability=capability, **options)
+
+    return Predictions(predict)
+
+
 def test_the_largest_batch_fits_and_its_successor_does_not():
     told = []
-    (fit,) = fits(step_of(2), ["NVIDIA GeForce RTX 4090"], progress=told.append)
+    predictions, card = predictions_of(step_of, told), cuda_card("NVIDIA GeForce RTX 4090")
+    fit, largest = predictions.fit(card, 2), predictions.largest(card, 2)
     assert fit.card == "RTX 4090"
     assert fit.fits
     assert fit.unknown == {}
     assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
-    assert gets_through(step_of(fit.largest))
-    assert not gets_through(step_of(fit.largest + 1))
+    assert gets_through(step_of(largest))
+    assert not gets_through(step_of(largest + 1))
     assert len(told) == len(set(told)) <= 4, f"a batch was predicted twice, or too many: {told}"
 
 
@@ -62,31 +74,35 @@ class OneAtATime(nn.Module):
 
 
 def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
-    step = TrainingStep(OneAtATime().to("meta"), torch.empty(1, 1), torch.sum)
-    (fit,) = fits(step, ["T4"])
+    def step(batch):
+        return TrainingStep(OneAtATime().to("meta"), torch.empty(batch, 1), torch.sum)
+
+    predictions, card = predictions_of(step, []), cuda_card("T4")
+    fit = predictions.fit(card, 1)
     assert fit.spare_bytes < 0, "15.5 GiB stay reserved, and a T4 offers less"
     assert fit.fits
     # Two times 6 GiB fit, three times do not.
-    assert fit.largest == 2
+    assert predictions.largest(card, 1) == 2
 
 
 def test_what_a_later_torch_does_not_compose_has_two_figures():
     step = TrainingStep(Grouped(64, 12 * 16).to("meta"), torch.empty(1, 16_384, 64), torch.mean)
-    found = fits(step, ["T4", "H100 SXM5 80GB"], largest_batch=False)
+    predictions = predictions_of(lambda _: step, [])
+    found = [predictions.fit(cuda_card(name), 1) for name in ("T4", "H100 SXM5 80GB")]
     assert [(fit.fits, fit.may_fit) for fit in found] == [(False, True), (True, True)]
     scores_bytes = 4 * 8 * 16_384**2
     for fit in found:
         assert fit.least_bytes < scores_bytes < 2 * scores_bytes < fit.reserved_bytes
-    (narrow,) = fits(
-        replace(step, build=step.build.bfloat16(), inputs=step.inputs.bfloat16()), ["T4"]
-    )
-    assert narrow.least_bytes is None
+    narrow = replace(step, build=step.build.bfloat16(), inputs=step.inputs.bfloat16())
+    assert predictions_of(lambda _: narrow, []).fit(cuda_card("T4"), 1).least_bytes is None
 
 
 def test_cards_with_the_same_kernels_share_predictions():
     told = []
-    fits(step_of(2), ["A100 SXM4 80GB", "L4"], largest_batch=False, progress=told.append)
-    assert told == ["batch 2 on compute capability 8.0"]
+    predictions = predictions_of(step_of, told)
+    for name in ("A100 SXM4 80GB", "L4"):
+        predictions.fit(cuda_card(name), 2)
+    assert told == [(2, (8, 0))]
 
 
 def test_memory_is_what_torch_sees_less_the_context():
@@ -98,13 +114,14 @@ def test_memory_is_what_torch_sees_less_the_context():
     assert known_cards().index("RTX 4090") < known_cards().index("H100 SXM5 80GB")
 
 
-def test_an_unknown_card_and_tensors_without_a_common_batch_are_refused():
-    with pytest.raises(ValueError, match="RTX 9999"):
-        fits(step_of(2), ["RTX 9999"])
-    with pytest.raises(ValueError, match="one size of memory on record, got 'V100 SXM2'"):
-        fits(step_of(2), ["V100 SXM2"])
-    with pytest.raises(ValueError, match=r"MI300X.*RTX 4090"):
-        fits(step_of(2), ["MI300X"])
-    uneven = replace(step_of(2), targets=torch.empty(3))
-    with pytest.raises(ValueError, match=r"must have one batch in common, got \[2, 3\]"):
-        fits(uneven, ["RTX 4090"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("RTX 9999", "RTX 9999"),
+        ("V100 SXM2", "one size of memory on record, got 'V100 SXM2'"),
+        ("MI300X", r"MI300X.*RTX 4090"),
+    ],
+)
+def test_an_unknown_card_is_refused(name, why):
+    with pytest.raises(ValueError, match=why):
+        cuda_card(name)

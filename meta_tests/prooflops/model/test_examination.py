@@ -5,9 +5,11 @@ from functools import partial
 from inspect import signature
 
 import pytest
+import torch
 
 import prooflops
-from meta_tests.conftest import ROOT
+from accounting.models import RULES
+from meta_tests.prooflops.model.conftest import model_of
 from meta_tests.user_models import own
 from meta_tests.user_models.worked import (
     BACKWARD,
@@ -19,23 +21,12 @@ from meta_tests.user_models.worked import (
     TOKENS,
 )
 from prooflops.model.flop_difference import ProductsOfParameters
-from prooflops.model.step_memory import HELD, PEAK
-from prooflops.suite.registry import load_registry
+from prooflops.model.step_memory import HELD, PEAK, measured_steps
 
 FACTORIES = {
     "resnet": "resnet:factory",
     "gpt": "gpt:factory",
     "own": "own:Factories.factory",
-}
-OF_ANY = {"tensor.nbytes-formula", "grad.same-shape", "optim.zero-grad-none", "optim.state-keyed"}
-OF_ADAM = {"optim.adam-2", "optim.state-same-dtype"}
-OF_ALL_TRAINED = {"mem.grads-equal-params", "grad.quadruples"}
-RULES = {"flops.forward-2BN", "grad.backward-4BN", "grad.six-rule"}
-SETTLED = {
-    "resnet": OF_ANY | OF_ALL_TRAINED | {"optim.momentum-1"},
-    "gpt": OF_ANY | OF_ADAM | RULES | OF_ALL_TRAINED | {"mem.16-bytes", "mem.omits-activations"},
-    # A shared matrix is used three times.
-    "own": OF_ANY | OF_ADAM | RULES - {"flops.forward-2BN"},
 }
 each_model = pytest.mark.parametrize("name", FACTORIES)
 
@@ -80,15 +71,6 @@ def test_the_modules_and_operators_sum_to_the_step(facts, name):
     assert min(facts.breakdown.phases_s.values()) > 0
 
 
-@each_model
-def test_each_claim_that_speaks_of_the_model_is_answered(facts, name):
-    verdicts = {each.claim: each.verdict for each in facts.answers}
-    assert verdicts.keys() <= load_registry(ROOT / "test_claims" / "registry").claims.keys()
-    settled = {claim for claim, said in verdicts.items() if said in ("holds", "corrected")}
-    assert settled == SETTLED[name]
-    assert {*verdicts.values()} <= {"holds", "corrected", "does not apply"}
-
-
 def test_what_is_recomputed_is_executed_and_not_needed(examined):
     flops = examined("own:checkpointed").flops
     forward = 2 * 2 * 8 * own.WIDTH**2
@@ -120,12 +102,16 @@ def test_a_step_that_is_not_run_has_the_figures_of_one_that_is(examined, factory
         **given,
     ).examination
     assert found.flops == ran.flops
-    timeless = {"forward_s": 0.0, "backward_s": 0.0, "own_s": 0.0}
+    timeless = {"forward_s": 0.0, "backward_s": 0.0}
     assert found.breakdown.modules == tuple(
         replace(each, **timeless) for each in ran.breakdown.modules
     )
+
     for name in ("gradients", "optimizer state", HELD, PEAK):
-        assert found.memory.row(name).predicted_bytes == ran.memory.row(name).predicted_bytes, name
+        row = ran.memory.row(name)
+        predicted, measured = row.predicted_bytes, row.measured_bytes
+        least_share = {HELD: 0.98, PEAK: 0.85}.get(name, 1)
+        assert least_share * measured <= predicted <= measured, f"{name}: {row}"
 
 
 def test_a_wrong_explanation_fails(examined, monkeypatch):
@@ -135,6 +121,17 @@ def test_a_wrong_explanation_fails(examined, monkeypatch):
         return shares(self, factors, flops - flops // 8)
 
     monkeypatch.setattr(ProductsOfParameters, "_shares", seven_eighths)
-    examination = examined.__wrapped__("own:sized")
-    failing = {each.claim for each in examination.answers if each.verdict == "FAILS"}
-    assert failing == RULES
+    flops = examined.__wrapped__("own:sized").flops
+    assert all(flops.unexplained(phase) for phase in RULES)
+
+
+def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do():
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    user_model = model_of("own:checkpointed")
+    before = enabled()
+    seen = set()
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: seen.add(enabled())):
+        measured_steps(user_model)
+    assert (before, seen, enabled()) == (True, {False}, True), (
+        "cuDNN's attention is off during the steps alone"
+    )

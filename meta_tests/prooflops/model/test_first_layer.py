@@ -164,8 +164,6 @@ def test_without_it_the_rules_are_not_known(tmp_path):
     report = prooflops.model_report(nn.LayerNorm(16), ROWS, "SGD")
     assert report.rule_2nd is report.rule_6nd is None
     assert "D = not known (no layer takes input 0: float32 (8, 16); state it by" in str(report)
-    rules = {each.claim: each for each in report.examination.answers}
-    assert rules["grad.six-rule"].verdict == "does not apply"
     report.save(tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "without it 2ND, 4ND and 6ND are not known" in page

@@ -13,6 +13,7 @@ from meta_tests.conftest import ROOT
 from meta_tests.prooflops.model.conftest import SILENT, model_of
 from prooflops.model.breakdown import OperatorRow
 from prooflops.model.examination import examine
+from prooflops.model.fits import growing_argument
 from prooflops.model.page import page_of, write_pages
 from prooflops.model.step_memory import tried
 from prooflops.model.tables import STEP_TITLE, sections_of
@@ -40,8 +41,7 @@ def with_times(examination, **figures):
             phases_s=phases,
             operators=tuple(replace(row, seconds=row.flops / 1e6) for row in products),
             modules=tuple(
-                replace(row, forward_s=1e-3, backward_s=2e-3, own_s=3e-3)
-                for row in breakdown.modules
+                replace(row, forward_s=1e-3, backward_s=2e-3) for row in breakdown.modules
             ),
         ),
     )
@@ -70,10 +70,9 @@ def test_a_page_without_a_prediction_or_a_conclusion_says_why(golden, examined):
 
 
 def test_a_page_has_the_largest_sizes_and_the_cards_that_fit(golden):
-    arguments, cards = ("batch",), (device_called("T4"), device_called("H100 SXM5 80GB"))
-    examination = examine(
-        tried(model_of("own:sized")), SILENT, arguments=arguments, limit=2 * 10**6, cards=cards
-    )
+    trial, cards = tried(model_of("own:sized")), (device_called("T4"),)
+    growing = {"batch": growing_argument(trial.user_model, "batch")}
+    examination = examine(trial, SILENT, growing=growing, cards=cards)
     sections = [each for each in sections_of(examination) if "fit" in each.title]
     lines = [line for each in sections for line in [each.title, *section_lines(each, None)]]
     golden("model_fits", "\n".join(lines))
@@ -93,7 +92,10 @@ CASES = {
         "others used 0.9 of 2 cores",
     ),
     "spread": ({"spread": 1.08}, "its times spread by 108%"),
-    "ceiling": ({"ceiling_flop_per_s": {"fp32": RATE / 3.24}}, "at 324% of its own ceiling"),
+    "ceiling": (
+        {"ceiling_flop_per_s": {"fp32": RATE / 3.24}},
+        "at 324% of this machine's best",
+    ),
     "memory": ({"bytes_per_s": 1e3}, "of the bandwidth of copies"),
     "phases": ({"seconds": 10.0}, "but its phases"),
 }
@@ -105,11 +107,9 @@ def test_figures_that_contradict_each_other_conclude_nothing(examined, case):
     examination = with_times(examined("own:Factories.factory"), **figures)
     assert reason in examination.unknown
     assert bool(examination.unknown) == bool(reason)
-    claims = {each.claim for each in examination.answers}
-    assert ("mfu.never-near-one" in claims) is not bool(reason)
     [step] = [each for each in sections_of(examination) if each.title == STEP_TITLE]
     figures = {row[0]: row[1] for row in step.rows[1:]}
-    for name in ("throughput", "MFU of own ceiling", "memory alone"):
+    for name in ("throughput", "MFU of the best rate", "memory alone"):
         assert figures[name].startswith("~ ") is bool(reason), name
 
 
@@ -117,7 +117,7 @@ def test_an_operator_above_the_ceiling_contradicts_it(examined):
     examination = with_times(examined("own:Factories.factory"))
     fast = OperatorRow("aten.mm", "forward", 1, 1.0, int(183e9))
     examination.breakdown = replace(examination.breakdown, operators=(fast,))
-    assert "aten.mm runs at 183 GFLOP/s, above the ceiling of" in examination.unknown
+    assert "aten.mm runs at 183 GFLOP/s, above this machine's best measured" in examination.unknown
 
 
 def test_the_page_in_the_docs_is_the_real_one(examined):
@@ -126,7 +126,7 @@ def test_the_page_in_the_docs_is_the_real_one(examined):
     for section in sections_of(examined("gpt:factory")):
         lines += [section.title, *(f"  {line}" for line in section_lines(section, None))]
     missing = [line for line in excerpt if line and line not in lines]
-    assert len(excerpt) > 20
+    assert len(excerpt) > 15
     assert not missing, f"not on the page of gpt.py: {missing}"
 
 
@@ -147,4 +147,3 @@ def test_the_facts_are_there_for_programs(tmp_path, examined):
         facts["flops"]["model"] / facts["flops"]["executed"] / 4
     )
     assert facts["step"]["bound"] == "compute"
-    assert {each["claim"] for each in facts["claims"]} >= {"mfu.hfu", "mfu.never-near-one"}

@@ -367,10 +367,6 @@ def test_what_takes_more_than_two_seconds_says_what_it_does(capsys):
     assert "model_report of Slow: counting and timing each operator of a few steps" in said
 
 
-def scripted():
-    return torch.jit.script(nn.Linear(WIDTH, 1))
-
-
 def with_a_traced_part():
     return nn.Sequential(torch.jit.trace(nn.Linear(WIDTH, 1), torch.ones(1, WIDTH)))
 
@@ -397,7 +393,6 @@ def with_a_lock():
 REFUSED = [
     (sharded, "its part 0 is sharded by FSDP and cannot be copied; .* as it was before FSDP"),
     (with_a_lock, "its part 0 has 'kept' of type dict, which cannot be copied .*_thread.lock"),
-    (scripted, "the RecursiveScriptModule is TorchScript, "),
     (with_a_traced_part, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
     (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
     (nn.ReLU, "the ReLU has no parameter that requires a gradient"),

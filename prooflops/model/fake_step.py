@@ -1,104 +1,70 @@
-"""An examination on fake tensors: a step is counted and predicted, and neither copied nor run."""
+"""A training step counted and predicted on fake tensors: neither copied nor run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from accounting.devices.peaks import Accelerator
 from prooflops.memory import PREDICTED_DEVICES, PredictedMemory, predicted_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies
 from prooflops.model.alike import kinds_of_parameters
-from prooflops.model.breakdown import StepTrace, breakdown_of_trace
-from prooflops.model.examination import Examination
-from prooflops.model.factory import ModelError, error_text, naming
-from prooflops.model.fits import fits_of
-from prooflops.model.inventory import inventory_of
+from prooflops.model.breakdown import StepTrace
 from prooflops.model.step_memory import (
+    GIVEN,
+    GRADIENTS,
     HELD,
     LOWER_BOUND,
     PEAK,
+    STATE,
     MemoryRow,
     StepMemory,
     bytes_of,
     storage_bytes_of,
 )
-from prooflops.model.user_model import Instance, UserModel, tensors_of, validated_instance
+from prooflops.model.user_model import Instance, tensors_of
 
-STATE = "optimizer state"
 CLASSES = {
     "built": "parameters",
     "forward": "activations",
-    "backward": "gradients",
+    "backward": GRADIENTS,
     "state": STATE,
     "second forward": "activations",
-    "second backward": "gradients",
+    "second backward": GRADIENTS,
 }
-COMPILED = (
-    "counted as it is written; compiled, and only the compiler knows what its graphs keep and fuse"
-)
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A step on fake tensors, and the bytes of its phases."""
+class FakeStep:
+    """A step on fake tensors, and its memory; None on a device whose kernels are not known."""
 
     instance: Instance
     trace: StepTrace
-    held: PredictedMemory
+    memory: StepMemory | None
 
 
-def examined_without_running(
-    user_model: UserModel,
-    made: Callable[[Copies], tuple[Any, ...]],
-    cards: Sequence[Accelerator] = (),
-    notes: Sequence[str] = (),
-) -> Examination:
-    """The facts about what `made` returns, as a factory does, when it is given how to copy.
+def fake_step(
+    make: Callable[[Copies], Instance], device: torch.device, *, workspaces: bool = True
+) -> FakeStep:
+    """The step of what `make` returns when it is given how to copy.
 
-    Raises ModelError where a step cannot go on without values.
+    `workspaces` are those of cuBLAS, which earlier steps of a process make. Raises any error of a
+    step that cannot go on without values.
     """
-    with naming(user_model.spec, user_model.option):
-        try:
-            traced = _traced(made, user_model.device)
-        except ModelError:
-            raise
-        except Exception as error:
-            # The user's code may read values, which a fake tensor lacks, or do anything else.
-            raise ModelError(
-                f"a step cannot be counted without running it: {error_text(error)}; measure=True "
-                "runs a copy"
-            ) from error
-    instance, is_compiled = traced.instance, user_model.is_compiled
-    is_known = user_model.device.type in PREDICTED_DEVICES and not is_compiled
-    return Examination(
-        user_model,
-        instance,
-        inventory_of(instance.module),
-        _memory_of(traced.held) if is_known else None,
-        traced.trace.flops,
-        breakdown_of_trace(instance, traced.trace, {}, is_compiled=is_compiled),
-        fits=fits_of(user_model, instance, (), cards) if cards else None,
-        notes=(*instance.notes, *notes, *([COMPILED] if is_compiled else [])),
-    )
-
-
-def _traced(made: Callable[[Copies], tuple[Any, ...]], device: torch.device) -> Traced:
     # Its operations are those of the CPU where another device cannot be faked.
-    device = device if device.type in PREDICTED_DEVICES else torch.device("cpu")
+    is_known = device.type in PREDICTED_DEVICES
+    device = device if is_known else torch.device("cpu")
     copies = Copies(device)
     captured: list[Tensor] = []
     live: dict[str, int] = {}
-    with predicted_memory(device, classes=CLASSES, copies=copies) as held:
-        instance = validated_instance(made(copies), allow_meta=True)
+    with predicted_memory(device, classes=CLASSES, copies=copies, workspaces=workspaces) as held:
+        instance = make(copies)
         held.name("buffers", instance.module.buffers())
         held.name("inputs", tensors_of((instance.arguments, instance.keywords)))
-        first_state = _state_of(instance.optimizer)
+        first_state = _state_of(instance.optimizer, device)
         held.name(STATE, first_state)
 
         def mark(name: str) -> None:
@@ -111,7 +77,9 @@ def _traced(made: Callable[[Copies], tuple[Any, ...]], device: torch.device) -> 
         mark("built")
         with CapturedTensors(copies, note):
             trace = StepTrace(instance, mark=mark, captured=captured)
-            state = _updated(trace, instance.optimizer, held, mark) - storage_bytes_of(first_state)
+            not_updated_bytes = _updated(trace, instance.optimizer, held, mark)
+            made = storage_bytes_of(_state_of(instance.optimizer, device))
+            state = made + not_updated_bytes - storage_bytes_of(first_state)
             if live["cleared"] != live["built"] + state + storage_bytes_of(captured):
                 # The first step left something more, which a later one begins with.
                 loss = instance.forward()
@@ -119,7 +87,7 @@ def _traced(made: Callable[[Copies], tuple[Any, ...]], device: torch.device) -> 
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss
                 mark("second backward")
-    return Traced(instance, trace, held)
+    return FakeStep(instance, trace, _memory_of(held) if is_known else None)
 
 
 def _updated(
@@ -130,7 +98,7 @@ def _updated(
 ) -> int:
     """Takes the update of the first step, which makes the state, and of a later one.
 
-    Returns the bytes of the state.
+    Returns the bytes of the state of parameters that another one stood for.
     """
     kinds = kinds_of_parameters(optimizer)
     not_updated_bytes = 0
@@ -141,17 +109,22 @@ def _updated(
         held.hold(STATE, [each.nbytes for each in state] * len(without))
         not_updated_bytes += bytes_of(state) * len(without)
     mark("state")
-    for _ in kinds.neighbours() if kinds else (None,):
+    for _ in kinds.neighbours() if kinds else ():
         optimizer.step()
-    mark("second step")
+    if kinds:
+        mark("second step")
     trace.update()
+    if not kinds:
+        mark("second step")
     optimizer.zero_grad(set_to_none=True)
     mark("cleared")
-    return storage_bytes_of(_state_of(optimizer)) + not_updated_bytes
+    return not_updated_bytes
 
 
-def _state_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return tensors_of([*optimizer.state.values()])
+def _state_of(optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
+    """The state on the device; step counts may be on the CPU."""
+    state = tensors_of([*optimizer.state.values()])
+    return [each for each in state if each.device.type == device.type]
 
 
 def _memory_of(held: PredictedMemory) -> StepMemory:
@@ -159,7 +132,7 @@ def _memory_of(held: PredictedMemory) -> StepMemory:
     phases = held.phases
     before = phases["forward"].live_by_class
     given = sum(before.get(name, 0) for name in ("parameters", "buffers", "inputs"))
-    gradients = phases["backward"].live_by_class.get("gradients", 0)
+    gradients = phases["backward"].live_by_class.get(GRADIENTS, 0)
     state = phases["state"].live_by_class.get(STATE, 0)
     added = state - before.get(STATE, 0)
     peaks = [(phases["second step"].peak_bytes, phases["second step"].peak_by_class)]
@@ -174,8 +147,8 @@ def _memory_of(held: PredictedMemory) -> StepMemory:
         )
     peak, at_peak = max(peaks, key=lambda each: each[0])
     rows = (
-        MemoryRow("parameters, buffers, inputs", given),
-        MemoryRow("gradients", gradients),
+        MemoryRow(GIVEN, given),
+        MemoryRow(GRADIENTS, gradients),
         MemoryRow(STATE, state),
         MemoryRow(HELD, before.get("activations", 0)),
         MemoryRow(PEAK, peak),
