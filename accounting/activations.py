@@ -80,13 +80,14 @@ def saved_tensors(
 ) -> tuple[SavedTensor, ...]:
     """The tensors that the forward pass keeps, by part: their bytes sum to `activation_bytes`.
 
-    Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
+    This covers layers with norms, attention, MLPs and experts. A norm keeps its input and its
+    output.
 
     `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per
-    query. The others keep each head's whole sequence × sequence matrix: "math" (torch's) in fp32
-    for 16-bit dtypes, "unfused" (product, softmax, product, as in Megatron) in the dtype itself.
-    `dropout` after embedding, attention, MLP and kept probabilities adds masks of one byte per
-    element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
+    query. The others keep each head's whole sequence × sequence matrix. "math" (torch's) keeps it
+    in fp32 for 16-bit dtypes, "unfused" (product, softmax, product, as in Megatron) in the dtype
+    itself. `dropout` after embedding, attention, MLP and kept probabilities adds masks of one byte
+    per element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
     computes in that dtype and keeps casts of the input and of every weight that passes a gradient
     on.
     Raises ValueError for autocast of a transformer, dropout of a deep linear net.
@@ -212,7 +213,7 @@ def deep_linear_peak_bytes(
     moments, on top of parameters, optimizer state and batch. One is the loss, with all activations
     and 5 outputs, another the head. The others are the layers, each with its incoming and outgoing
     gradient, the activations below and the weight gradients above. With b = batch · dim and w =
-    dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b; the lecture's sum is n ·
+    dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b. The lecture's sum is n ·
     (b + w). `model_state_bytes` is parameters and optimizer state (None: the parameters alone).
     Exact for nets without bias whose gradients were freed before the step; ignores the optimizer's
     scratch (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.

@@ -102,9 +102,9 @@ def attention_pairs(
 ) -> int:
     """Scored pairs of query and key: Q·K for "full", those that the mask passes for "causal".
 
-    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; with a window of w ≤
-    S, which lets a query see the last w keys including its own, S·w − w·(w − 1)/2. With more keys
-    than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. A window of w ≤ S
+    lets a query see the last w keys including its own: S·w − w·(w − 1)/2. With more keys than
+    queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
     Raises ValueError for fewer keys than queries unless all pairs count.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825.
 
@@ -139,7 +139,7 @@ def attention_flops(attention: Attention) -> int:
 
     Each pair of query and key takes two products: the score q·k and the weighted value p·v. A
     kernel that masks afterwards computes the "full" pairs, and most MFU figures assume them even
-    for causal models; "causal" counts the S·(S + 1)/2 that are needed. Sharing keys and values
+    for causal models. "causal" counts the S·(S + 1)/2 that are needed. Sharing keys and values
     among heads saves bytes and projections, no FLOPs here.
     Ignored: scale, mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
     Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with

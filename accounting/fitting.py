@@ -47,8 +47,9 @@ def ways(
 ) -> Iterator[Way]:
     """Ways of training, the cheapest first, with a batch on each device; the first changes nothing.
 
-    The order: recomputed layers, which make a step dearer; narrower state, which changes values;
-    the fewest devices that can share the state, without and with recomputed layers.
+    The order is recomputed layers, which make a step slower, then narrower state, which changes
+    values. Last come the fewest devices that can share the state, without and with recomputed
+    layers.
     Raises ValueError for a model whose activations are unknown.
 
     >>> from accounting.models import GPT2_SMALL

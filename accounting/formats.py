@@ -151,8 +151,8 @@ class Format:
         versions differ: torch's cast to fp8_e4m3 gave NaN before 2.12 and saturates since. Infinity
         overflows too. NaN becomes the quiet NaN without payload and sign. A format without zero
         (e8m0) rounds zero to its least value.
-        Raises ValueError for a policy that the format cannot follow, NaN if it has none, a negative
-        value if it has no sign; TypeError for a value that is not a real number.
+        Raises ValueError for a policy that the format cannot follow, NaN if it has none, and a
+        negative value if it has no sign. Raises TypeError for a value that is not a real number.
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
@@ -354,8 +354,8 @@ class BlockFormat:
     """Small floats in blocks of `block_size` along one dimension, each block with its own scale.
 
     The scale moves the element's narrow range to its block's values. NVFP4's fine-grained e4m3
-    scale has a short range, so it needs a second scale per tensor, in fp32; the power-of-two scales
-    of the MX formats do not.
+    scale has a short range, so it needs a second scale per tensor, in fp32. The power-of-two scales
+    of the MX formats need none.
     Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining
     Large Language Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
 

@@ -119,8 +119,8 @@ def active_parameter_count(model: Model) -> int:
     """Parameters that one token uses: all but those of the experts it is not sent to.
 
     This is the N of 6ND for a mixture of experts. A token reads only one row of the input
-    embedding, so published figures differ: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, as
-    this function does. gpt-oss's 3.6 B does not.
+    embedding, so published figures differ. DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, as
+    this function does; gpt-oss's 3.6 B does not.
 
     >>> active_parameter_count(MIXTRAL_8X7B)
     12879925248
@@ -136,8 +136,8 @@ def active_parameter_count(model: Model) -> int:
 def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
-    Keys and values of each token in every layer (the last w − 1 tokens within a window of w).
-    Of MLA the compressed form is kept. Exact for a cache without padding.
+    A cache has keys and values of each token in every layer (the last w − 1 tokens within a window
+    of w). MLA keeps the compressed form. Exact for a cache without padding.
     Raises ValueError for a context beyond the learned positions.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
@@ -152,8 +152,8 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
 def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> Work:
     """FLOPs and bytes of one further token for each of `batch` sequences.
 
-    Its `intensity` bounds generation. Each weight that a token uses is read once per batch, each
-    sequence's cache once; of the experts at most as many as the batch can reach. Ignored:
+    Its `intensity` bounds generation. Each weight that a token uses is read once per batch, and
+    each sequence's cache once. At most as many experts are read as the batch can reach. Ignored:
     activations, the new token's own cache entry, look-ups.
 
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2)
@@ -282,9 +282,10 @@ def step_flops(
 ) -> StepFlops:
     """FLOPs of a training step by purpose: forward, backward, and recomputation.
 
-    Recomputed are checkpointed layers and, with the "flash" convention, the attention's scores:
-    they count for HFU, not for MFU; `backward` is the same in both conventions. `checkpoint_every`
-    = 0 checkpoints nothing. Other options are those of `backward_flops` and `recompute_flops`.
+    Checkpointed layers are recomputed and, with the "flash" convention, so are the attention's
+    scores. Both count for HFU, not for MFU. `backward` is the same in both conventions.
+    `checkpoint_every` = 0 checkpoints nothing. Other options are those of `backward_flops` and
+    `recompute_flops`.
     Ignored: the optimizer, 10 to 20 FLOPs per parameter and step against the products' 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model

@@ -74,7 +74,7 @@ class Transformer(Built):
     `learned_positions` is the length of the table of position embeddings; 0 means rotary, without
     parameters.
     Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary
-    positions, an unknown norm; TypeError for a size that is not an integer.
+    positions, and an unknown norm. Raises TypeError for a size that is not an integer.
 
     >>> Transformer(vocab_size=100, layers=2, dim=64, heads=4, hidden=256).head_dim
     16

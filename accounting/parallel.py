@@ -271,7 +271,7 @@ def collectives(
     - pipeline: b·s·h activations go forward, and their gradient back, over each stage border.
     - expert: each token goes to its experts and back, and the gradients likewise.
     - data: gradients are all-reduced. From ZeRO stage 1 on they are reduce-scattered, and the
-      parameters gathered; at stage 3 per micro-batch, those of the layers twice.
+      parameters gathered. Stage 3 does so per micro-batch, and gathers those of the layers twice.
 
     Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline parallelism, with
     tokens routed evenly. Megatron gathers the layers' inputs once more in the backward pass.

@@ -1,8 +1,8 @@
 """The parts of a model: what it multiplies by, what it attends over, and its other parameters.
 
 A model is three lists: linear maps, attentions, other parameters. Any object with these attributes
-is a model for `accounting.models`. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b,
-on the same input; `n * a` is n layers of a. A negative size raises ValueError, one that is not an
+is a model for `accounting.models`. `Parts` compose: `a + b` is a, then b. `a | b` is a beside b, on
+the same input. `n * a` is n layers of a. A negative size raises ValueError, one that is not an
 integer TypeError.
 """
 
@@ -126,8 +126,8 @@ class AttentionLayers(Part):
     """Causal attention of every layer: `heads` of width head_dim score queries against keys.
 
     A token sees the last `window` tokens, or all (0). `latent` is a token's compressed cache entry
-    (MLA): a shared width, key and value at once, and a rotary width, key only; every head's keys
-    and values are made from it. Raises ValueError unless kv_heads divides heads.
+    (MLA), from which every head's keys and values are made. It has a shared width, key and value at
+    once, and a rotary width, key only. Raises ValueError unless kv_heads divides heads.
 
     >>> llama = AttentionLayers("attention", 32, 128, kv_heads=8, layers=32)
     >>> mistral = replace(llama, window=4096)

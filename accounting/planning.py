@@ -69,10 +69,10 @@ def training_days(
 ) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
-    A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data
-    loading, evaluation; of the FLOPs all but 6ND: attention, +15 % for a 70B model at 8,192 tokens,
-    and the optimizer. Recomputation costs up to a third more time at the same MFU. For a mixture of
-    experts pass the active parameters.
+    This is a lower bound. Ignored: communication outside the measured MFU, checkpoints, failures,
+    data loading and evaluation. FLOPs beyond 6ND are ignored, too: attention, +15 % for a 70B model
+    at 8,192 tokens, and the optimizer. Recomputation costs up to a third more time at the same MFU.
+    For a mixture of experts pass the active parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
@@ -155,9 +155,9 @@ def largest_model_parameters(
 ) -> int:
     """Parameters of the largest model whose `device_state` fits into `memory_bytes`.
 
-    With everything sharded devices · memory / bytes per parameter (16 for AdamW in fp32); with
-    stage 0 memory / 16 on any number of devices. An upper bound. Ignored: activations, workspaces,
-    fragmentation, the driver's own memory.
+    With everything sharded it is devices · memory / bytes per parameter (16 for AdamW in fp32).
+    With stage 0 it is memory / 16 on any number of devices. This is an upper bound. Ignored:
+    activations, workspaces, fragmentation, the driver's own memory.
 
     >>> largest_model_parameters(80 * 10**9, devices=8)
     40000000000

@@ -143,7 +143,7 @@ class Measure:
         `declared` goes to the record (see docs/explanation/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was
-        busy: then it was not waited for; ValueError for an unknown cache mode.
+        busy, because then nobody waited for it. Raises ValueError for an unknown cache mode.
         """
         __tracebackhide__ = True
         if cache not in CACHES:
@@ -214,7 +214,7 @@ class Measure:
         products that it dispatches. `counted=False` does not compare them, None only if it
         dispatches any. The tensors it reads must be random; `inputs` names others to examine, `()`
         none. After the rounds the results of that call are overwritten, and `check` gets those of
-        one more, so a function that has stopped working does not pass. `launch=False`: the function
+        one more. So a function that has stopped working does not pass. `launch=False`: the function
         waits for an accelerator itself, see `operators` of `median_s`. `ceiling`: this machine's
         sustainable rate; a call near it is warmed up as long, see `bench.ceilings`. `bytes_bound`
         is a rate that cannot be exceeded; the bound of FLOPs is the device's for `dtype`.

@@ -46,8 +46,8 @@ def skip_as_too_slow(why: str) -> NoReturn:
 class Pace:
     """The limits of one benchmark in seconds, and the width of its interval.
 
-    `warmup_s` is the least; `measure_s` the most in rounds; `width` that of the median's interval,
-    as a share of the median; `longest_s` that of all calls of a step together.
+    `warmup_s` is the least warm-up, and `measure_s` the most of all rounds. `width` is that of the
+    median's interval, as a share of the median. `longest_s` bounds all calls of a step together.
     """
 
     warmup_s: float

@@ -1,7 +1,6 @@
 """A kernel of one's own under this machine's roofs: `python -m examples.own_kernel [cuda]`.
 
-State what it has to compute and to move, measure it beside the two roofs, and see how far it is
-from what it could be.
+State its FLOPs and bytes, measure it beside the two roofs, and see how far it is from them.
 """
 
 import sys

@@ -168,7 +168,7 @@ def median_interval(
 
     It lies between two order statistics. The number of values below the true median is binomial of
     n and 1/2, whatever the distribution, if the values are independent. The interval is the
-    narrowest whose chance of missing the median on each side is below (1 - confidence) / 2; this
+    narrowest whose chance of missing the median on each side is below (1 - confidence) / 2. This
     needs 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test, which
     takes a second to import.
 

@@ -2,10 +2,10 @@
 
 `--gate-bisect GOOD`.
 
-git's own bisection chooses the commits, in a worktree of its own, where the user's checkout and a
-bisection in progress there are out of reach. Each commit is measured beside GOOD by pairs of
-processes, for all benchmarks whose first slow commit is not known yet, and is bad above half of the
-whole slowdown.
+git's own bisection chooses the commits, in a worktree of its own. The user's checkout, and a
+bisection in progress there, are out of reach. Each commit is measured beside GOOD by pairs of
+processes, for all benchmarks whose first slow commit is not known yet. It is bad if it has more
+than half of the whole slowdown.
 """
 
 from __future__ import annotations

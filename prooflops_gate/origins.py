@@ -1,7 +1,7 @@
 """Refuses a comparison in which both sides ran one build of the repository's code.
 
-Each side must run its own files: neither the other side's, nor a build outside both, such as a
-package that was installed without `-e` or a library in /usr/local/lib.
+Each side must run its own files, neither the other side's nor a build outside both. Such builds are
+packages installed without `-e`, or a library in /usr/local/lib.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Has anything got slower, or changed, beside another version? Decided by fresh processes.
 
 This process runs no test and opens no device. It collects, has two sides compared
-(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure. Of
-the gate's files this one alone prints.
+(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure.
+Only this file of the gate prints.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Gate:
     def compared(self, processes: Processes) -> Comparison:
         """The result of the comparison.
 
-        Of a broken run why it broke, of one that was stopped what was decided by then.
+        A broken run says why it broke, and a stopped one what was decided by then.
         """
         try:
             found = self.measured(processes)

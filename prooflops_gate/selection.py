@@ -1,4 +1,4 @@
-"""Which tests a run selects, and whether its paths cover a benchmark of the other side."""
+"""The tests that a run selects, and the benchmarks of the other side that its paths cover."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """The least that a healthy device delivers: the floors that benchmarks assert, with sources.
 
 A floor in `floors.json` is a rate (`B/s`), a time (`s`) or a share of a nominal rate. The nominal
-rate is the dense peak of the dtype (`peak`), the memory's bandwidth (`bandwidth`), that of the link
-to the host or peer (`link`), or this run's best product (`ceiling`). Some sources publish a range
-of healthy devices (`healthy`), or a threshold for accepting a node (`accepted`). Other programs and
-hosts measured those, so the floor is the low end less 5 %, the allowance of SuperBench. Elsewhere
-the floor is what one healthy device reached (`one`) less 10 %, because another may differ by 5 % or
-more, or what a training run reached (`run`) less 15 %. A row applies to named devices, to a
-generation, or to any device. A floor for any device is wide: it finds only defects of a factor.
+rate is the dense peak of the dtype (`peak`) or the memory's bandwidth (`bandwidth`). It may also be
+the rate of the link to host or peer (`link`), or this run's best product (`ceiling`). Some sources
+publish a range of healthy devices (`healthy`), or a threshold for accepting a node (`accepted`).
+Other programs and hosts measured those, so the floor is the low end less 5 %, the allowance of
+SuperBench. Elsewhere the floor is the figure of one healthy device (`one`) less 10 %, because
+another may differ by 5 % or more. Or it is the figure of a training run (`run`) less 15 %. A row
+applies to named devices, to a generation, or to any device. A floor for any device is wide: it
+finds only defects of a factor.
 
 `one_at_clock` is a share of the rate of all units at the clock that ran. Power and heat hardly
 change it. A card must reach both floors.

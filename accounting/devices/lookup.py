@@ -54,8 +54,8 @@ def device_called(name: str) -> Accelerator:
 
     It is found by its label, by torch's name, or by words that match only one row. Case,
     punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM",
-    "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. For planning;
-    use `device_named` for a running device.
+    "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. This is for
+    planning; use `device_named` for a running device.
     Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError
     for other than a string.
 

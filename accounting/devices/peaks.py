@@ -74,8 +74,8 @@ class Accelerator(NamedTuple):
     NVIDIA/open-gpu-kernel-modules @015742d, libdrm's amdgpu.ids, and programs' output. `arch` is a
     compute capability or a gfx architecture, `die` a key of FLOP_PER_CLOCK. `units` are the enabled
     SMs, CUs, matrix engines or EUs. `clocks_mhz` are nominal, of the vector and the matrix units.
-    `memory` is the vendor's label, whose GB are in effect GiB. torch does not run on a row that is
-    `planning_only`, which is found by its label alone.
+    `memory` is the vendor's label, whose GB are in effect GiB. A row that is `planning_only` has no
+    torch, and is found by its label alone.
 
     >>> row = next(row for row in ROWS if row.label == "A100 SXM4 80GB")
     >>> row.peaks["bf16"].value, row.peaks["bf16"].sparse, row.units, row.clocks_mhz

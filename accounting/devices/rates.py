@@ -194,9 +194,9 @@ def cpu_flops_per_cycle(
     """The most FLOPs per cycle and dtype that one core's instruction sets allow.
 
     A dtype without a figure is absent. Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in
-    fp32. CPUID does not state the number of units; the default of 2 is an upper bound, twice too
+    fp32. CPUID does not state the number of units. The default of 2 is an upper bound, twice too
     high on Zen 4 and client Xeons (pass 1). AVX512_BF16 is likewise the fastest core's (128, Zen 5;
-    Sapphire Rapids 32). Empty for Arm, whose features do not identify the core; see
+    Sapphire Rapids 32). The result is empty for Arm, whose features do not identify the core; see
     `accounting.devices.CPU_PATHS`. `features`: `torch.cpu.get_capabilities()`, or names from it.
     Raises ValueError for units other than 1 and 2.
 
@@ -232,7 +232,7 @@ def cpu_peak_flop_per_s(
 ) -> float | None:
     """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle; None if the dtype has no figure.
 
-    The clock is the sustained one under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at
+    The clock is the sustained one under this instruction mix. One Xeon ran AVX2 at 2.88, AMX at
     2.78 and AVX-512 in fp32 at 2.48 GHz. `cores` are physical. In a virtual machine both are
     guesses; use the measured ceiling.
     Raises ValueError for less than one core, a clock that is not above 0, or an unknown dtype.

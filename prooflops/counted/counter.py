@@ -45,8 +45,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     autograd, modules and composite functions finally dispatch. So the backward pass is counted, not
     assumed to be twice the forward. `prooflops.counted.operators` adds or corrects what torch's
     FlopCounterMode lacks. These are mv, dot, addmv, addr, in-place, int8, scaled and sparse
-    products, bilinear layers, the CPU's fused attention, recurrent layers, grouped convolutions,
-    linear systems and complex numbers.
+    products, bilinear and recurrent layers, the CPU's fused attention, grouped convolutions, linear
+    systems and complex numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point
@@ -62,8 +62,8 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
       the unfused path is 4. Padding of a convolution is counted as data. A product's bias is
       ignored.
     - Elementwise operations and reductions are one FLOP per element of the largest tensor they read
-      or write, whatever the function; a fused one (softmax, layer norm, GELU, SiLU, a fused
-      optimizer) as many as it fuses: `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a
+      or write, whatever the function. A fused one (softmax, layer norm, GELU, SiLU, a fused
+      optimizer) has as many as it fuses: `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a
       floating-point tensor are none. Copies, casts, views, gathers and random numbers are none.
     - Forward is everything outside a backward pass, the optimizer's step and a loss included.
       Recomputed is what Python code inside a backward pass computes with gradients enabled: torch's

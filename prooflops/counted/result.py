@@ -132,8 +132,8 @@ class CountedWork:
     def elementwise(self) -> int:
         """FLOPs of elementwise operations and reductions.
 
-        They are one per element and function: 5 of a GELU, 4 of a SiLU. In none of the plain
-        figures; see `accounting.roofline.FLOPS_PER_ELEMENT`.
+        They are one per element and function: 5 of a GELU, 4 of a SiLU. The plain figures do not
+        include them; see `accounting.roofline.FLOPS_PER_ELEMENT`.
         """
         return self.totals().elementwise
 

@@ -123,10 +123,10 @@ def core_speed() -> CoreSpeed:
 def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     """Labels of a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
-    A GPU counts as throttled if its clock fell by more than 3 %, or is unknown, for one of these
-    reasons: heat, a hardware slowdown, a power brake, or a power limit below the default. A host is
-    throttled by heat. See `reasons_of` for the reasons that count. Facts are the clock under the
-    default power limit, and a lower limit that did not slow the work.
+    A GPU counts as throttled if its clock fell by more than 3 %, or is unknown, for a reason that
+    is not normal. Such reasons are heat, a hardware slowdown, a power brake, or a power limit below
+    the default. A host is throttled by heat. See `reasons_of` for the reasons that count. Facts are
+    the clock under the default power limit, and a lower limit that did not slow the work.
 
     >>> limited = {"clock_mhz": 1490, "reasons": ["power cap"]}
     >>> label_conditions({"before": {"highest_clock_mhz": 1980}, "during": limited})["facts"]
@@ -196,8 +196,8 @@ def state(device: torch.device) -> dict[str, Any]:
     - A CPU has `threads` of torch, `affinity` (the cores it may run on), `governor` and
       `clock_mhz`.
     - An NVIDIA GPU has `clock_mhz` and `highest_clock_mhz`, `power_limit_w` and `default_power_w`,
-      `temperature_c`, `reasons` why the clock is not higher, and the number of `processes` that use
-      it. `unread` says why a GPU was not read.
+      and `temperature_c`. It also has `reasons` why the clock is not higher, and the number of
+      `processes` that use it. `unread` says why a GPU was not read.
     - `totals` are counters that grow while the host is throttled.
     """
     found = {"threads": torch.get_num_threads(), **cpu.state()}

@@ -406,9 +406,9 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
     None if unknown.
 
     For a GPU it is the vendor's peak, scaled from its nominal clock to the highest the driver
-    allows. For a CPU it is physical cores times the FLOPs per cycle of the widest unit, at the
-    highest clock that the system reports, or else that any CPU has. In a virtual machine that bound
-    is wide, and only catches errors of a factor.
+    allows. For a CPU it is physical cores times the FLOPs per cycle of the widest unit. The clock
+    is the highest that the system reports, or else the highest of any CPU. In a virtual machine
+    that bound is wide, and only catches errors of a factor.
     """
     if device.type == "cuda":
         clock = highest_clock_hz(device)
@@ -428,8 +428,8 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> float | None:
     """The FLOP/s of all units at a clock; None if the peak table or the CPU's features tell none.
 
-    132 SMs of an H200 make 4096 FLOPs a clock in bf16: 838 TFLOP/s at 1.55 GHz. Of a CPU the cores
-    that torch uses count, by the FLOPs per cycle of their widest units.
+    132 SMs of an H200 make 4096 FLOPs a clock in bf16: 838 TFLOP/s at 1.55 GHz. For a CPU, the
+    cores that torch uses count, by the FLOPs per cycle of their widest units.
     """
     if device.type != "cpu":
         return devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock_hz)

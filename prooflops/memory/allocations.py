@@ -72,8 +72,8 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
 
     CPU: torch's profiler reports every request to torch's allocator; a free is matched with the
     allocation at its address. One profiler session spans all phases, or figures would depend on
-    blocks that an earlier session saw. The first session of a process costs about 1.6 s, the next
-    ones about 1 ms, and each event some 10 µs: time nothing in the block.
+    blocks that an earlier session saw. Do not time anything in the block. The first session of a
+    process costs about 1.6 s, the next ones about 1 ms, and each event some 10 µs.
 
     CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's
     peak statistics.
@@ -84,12 +84,12 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
     other processes, or libraries with allocators of their own. The workspaces of cuBLAS come from
     torch's allocator at the first product: warm up before. Keep tensors from before the block
     alive: freed inside, they lower `live_bytes` on CUDA. Python's collector of cycles is off in the
-    block, or it would free at unpredictable moments: a cycle counts as live until the block
-    collects it itself.
+    block, because it frees at unpredictable moments. A cycle counts as live until the block itself
+    collects it.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account
-    (mps), RuntimeError where another measurement, a profiler or a fake-tensor mode is active, or a
-    profiler was run inside the block.
+    (mps). Raises RuntimeError if another measurement, a profiler or a fake-tensor mode is active,
+    or a profiler was run inside the block.
 
     >>> with measured_memory("cpu") as held:
     ...     row = torch.ones(256)

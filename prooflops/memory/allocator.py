@@ -1,7 +1,7 @@
 """The CUDA caching allocator of torch: what one request costs, and the workspaces of cuBLAS.
 
-`torch.cuda.memory_allocated` sums blocks, not tensors: each request is rounded up to 512 bytes,
-and a large one may get a whole block that it does not fill. `torch.cuda.memory_reserved` sums the
+`torch.cuda.memory_allocated` sums blocks, not tensors. Each request is rounded up to 512 bytes, and
+a large one may get a whole block that it does not fill. `torch.cuda.memory_reserved` sums the
 segments that these blocks are cut from: what a card must have free for a run not to die.
 `memory_stats()["requested_bytes.all.current"]` is the exact sum of the tensors. The CPU allocator
 charges exactly the request.
@@ -9,8 +9,8 @@ charges exactly the request.
 A sequence of requests and frees: `prooflops.memory.caching_allocator`. A negative request raises
 ValueError.
 
-Compared with one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of
-21 fresh requests come out to the byte, in the default configuration.
+On one NVIDIA H200 (torch 2.11, 26 November 2026, default configuration), the charged and reserved
+bytes of 21 fresh requests are exact.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h; round_size, get_pool,
 get_allocation_size and should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13).
 """
@@ -55,9 +55,9 @@ def rounded_bytes(request: int) -> int:
 def segment_bytes(request: int) -> int:
     """Bytes requested from the driver if no free block fits.
 
-    `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10
-    MiB segments of 20 MiB; a larger one gets its own, rounded up to 2 MiB. Expandable segments map
-    pages of 2 or 20 MiB instead (not modelled).
+    `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, and those below
+    10 MiB segments of 20 MiB. A larger one gets its own, rounded up to 2 MiB. Expandable segments
+    map pages of 2 or 20 MiB instead (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -77,10 +77,10 @@ def charged_bytes(request: int, block: int | None = None) -> int:
     """Growth of `memory_allocated` for a request.
 
     It is served from a free `block`, by default from a fresh segment. The block is split, and the
-    rounded request charged, if enough remains: 512 bytes in the small pool, more than 1 MiB in the
-    large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12.
-    With expandable segments every block is split (not modelled here). Raises
-    ValueError if the block is too small or not a multiple of 512.
+    rounded request charged, if enough remains. Enough is 512 bytes in the small pool, and more than
+    1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12
+    costs 12. With expandable segments every block is split (not modelled here). Raises ValueError
+    if the block is too small or not a multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20
     12
@@ -116,10 +116,10 @@ def charge_bounds(request: int) -> tuple[int, int]:
 def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     """Bytes of cuBLAS's workspace: 32 MiB on Hopper and Blackwell, 8,519,680 before.
 
-    It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15),
-    and counts in `memory_allocated`: warm up before taking a difference. A training step has two
-    handles, the forward pass's and that of autograd's thread, so it has this twice (one H200:
-    33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. Not
+    It is allocated at the first matmul of each handle and stream, and kept (per call from torch
+    2.15). It counts in `memory_allocated`, so warm up before taking a difference. A training step
+    has two handles, the forward pass's and that of autograd's thread, so it has this twice (one
+    H200: 33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. Not
     modelled: CUBLAS_WORKSPACE_CONFIG, ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which
     allocates 32 MiB only on compute capability 9.0. Raises ValueError for a capability that is not
     a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.

@@ -4,8 +4,8 @@
 (CUDA graphs), expandable_segments, max_split_size_mb, roundup_power2_divisions,
 garbage_collection_threshold, cudaMallocAsync, PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 
-Compared with one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of a
-sequence of 280 requests and frees come out to the byte.
+On one NVIDIA H200 (torch 2.11, 26 November 2026), the charged and reserved bytes of a sequence of
+280 requests and frees are exact.
 Source: get_free_block, should_split, try_merge_blocks and release_cached_blocks in
 c10/cuda/CUDACachingAllocator.cpp (torch 2.13).
 """
@@ -95,14 +95,14 @@ class CachingAllocator:
     """Charged and reserved bytes of a sequence of requests and frees on one stream, without a card.
 
     A request goes to the pool of its size: up to 1 MiB small, above large. It gets the smallest
-    free block that fits it, else a new segment from the driver. What the block has left over is
-    split off where it is of use: 512 bytes in the small pool, more than 1 MiB in the large one. A
-    freed block merges with free neighbours of its segment and waits for a later request. Segments
-    go back to the driver only by `empty_cache`, or where `capacity_bytes` is reached. Then the
-    cache is emptied and the request repeated, before OutOfMemory is raised.
+    free block that fits it, else a new segment from the driver. The rest of the block is split off
+    where it is of use: from 512 bytes in the small pool, above 1 MiB in the large one. A freed
+    block merges with free neighbours of its segment and waits for a later request. Segments go back
+    to the driver only by `empty_cache`, or where `capacity_bytes` is reached. Then the cache is
+    emptied and the request repeated, before OutOfMemory is raised.
 
     Ignored: the driver's own addresses. Ties between blocks of one size go to the segment that was
-    reserved first, which a driver may place otherwise; charges are then equal, the blocks others.
+    reserved first. A driver may place it otherwise; then other blocks are used, at the same charge.
     Raises ValueError for a negative capacity or request.
 
     >>> allocator = CachingAllocator()

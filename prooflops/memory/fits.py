@@ -1,11 +1,11 @@
 """On which cards a training step fits, with how much to spare, and the largest batch for each.
 
-The step is predicted for each kind of card without a GPU, and its requests and frees are run
-through torch's caching allocator with the memory of the card. A step fits if the allocator gets
-through. `torch.cuda.max_memory_reserved` alone does not decide: where the memory is used up, torch
-returns unused segments to the driver and tries once more, so a step whose reserved bytes would
-exceed the card may still run, slower. What has to fit are the allocated blocks and the gaps between
-them that no request fills.
+The step is predicted for each kind of card without a GPU. Its requests and frees run through a
+model of torch's caching allocator with the memory of the card. A step fits if the allocator gets
+through. `torch.cuda.max_memory_reserved` alone does not decide. When memory is used up, torch
+returns unused segments to the driver and tries once more. So a step whose reserved bytes would
+exceed the card may still run, but slower. What has to fit are the allocated blocks and the gaps
+between them that no request fills.
 """
 
 from __future__ import annotations

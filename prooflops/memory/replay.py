@@ -18,9 +18,9 @@ class PredictedBytes(PhaseBytes):
 
     `live_bytes` and `peak_bytes` are what tensors request, on CUDA also cuBLAS's workspaces and the
     known scratch of kernels. `charged_…` are the blocks that CUDA's caching allocator sets aside
-    for them (`torch.cuda.memory_allocated`), `reserved_…` the segments that these blocks are cut
-    from (`torch.cuda.memory_reserved`), in a process that begins with an empty cache; None on the
-    CPU.
+    for them (`torch.cuda.memory_allocated`). `reserved_…` are the segments of these blocks
+    (`torch.cuda.memory_reserved`), in a process that begins with an empty cache. Both are None on
+    the CPU.
 
     A storage that outlives the phase that allocated it belongs to the class of that phase (a
     training step's: see `CLASSES`). The others are "recomputed", if a checkpointed segment

@@ -35,22 +35,22 @@ CLASSES = {
 class TrainingStep:
     """The first two training steps of a model, to be predicted or measured phase by phase.
 
-    `predict` calls `build()` on the meta device, and uses shapes, dtypes and strides of `inputs` (a
-    tensor or several, for the model) and `targets`, no values. The steps are these:
+    `predict` calls `build()` on the meta device. It uses shapes, dtypes and strides of `inputs` (a
+    tensor or several, for the model) and `targets`, but no values. The steps are these:
 
         updates = optimizer(model.parameters())                         once
         loss(model(inputs), targets).backward()                         for each micro-batch
         updates.step()
         updates.zero_grad()
 
-    Autocast covers the forward pass up to the loss.
-    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its
-    constructor), then "forward", "backward" ("forward 1" and so on if there are several
-    micro-batches), "step" and "zero_grad", and the same again with "second" before the name. The
-    first step allocates the optimizer's state, the second is like all later ones. `live_by_class`
-    and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that
-    the forward pass leaves, the loss included), gradients, optimizer state (master copies of the
-    parameters too), recomputed and temporaries.
+    Autocast covers the forward pass up to the loss. The first phases are "built" (without
+    temporaries of initialisation), "inputs" and "optimizer" (its constructor). Then come "forward",
+    "backward" ("forward 1" and so on with several micro-batches), "step" and "zero_grad". The same
+    follow again with "second" before the name. The first step allocates the optimizer's state, the
+    second is like all later ones. `live_by_class` and `peak_by_class` of a phase name parameters,
+    buffers, inputs, activations, gradients, optimizer state, recomputed and temporaries.
+    Activations are everything that the forward pass leaves, the loss included. Optimizer state
+    includes master copies of the parameters.
 
     `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own
     that keeps master weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for

@@ -32,8 +32,8 @@ class _StandIn(ModuleType):
 def without_compiler() -> Iterator[None]:
     """Stands in for the compiler, within the block, unless it is imported or something needs it.
 
-    Torch imports it to read two settings of fake tensors, and to keep the optimizers' functions
-    from being compiled, which nothing is before it is imported.
+    torch imports it to read two settings of fake tensors, and to keep the optimizers' functions
+    from being compiled. Nothing is compiled before it is imported.
     """
     if COMPILER in sys.modules:
         yield

@@ -79,8 +79,8 @@ class Breakdown:
     """A step in parts.
 
     Phases are timed in whole steps; modules and operators in a step that times each call. Modules
-    are in the order of the tree, behind the row of all outside it; operators the slowest first. Of
-    a compiled model both are those of the uncompiled code.
+    are in the order of the tree, behind the row of all outside it; operators the slowest first. For
+    a compiled model, both are those of the uncompiled code.
     """
 
     phases_s: dict[str, float]

@@ -1,4 +1,4 @@
-"""Which cards a training step of a user's model fits on, predicted for cards that are not here."""
+"""The cards that a training step of a user's model fits on, predicted without the cards."""
 
 from __future__ import annotations
 

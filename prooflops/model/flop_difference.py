@@ -130,9 +130,9 @@ class _ParameterUse:
 class ProductsOfParameters:
     """Assigns every product of a traced step to the parameter that is one of its factors.
 
-    A tensor is recognised by its storage as a parameter, or as computed from parameters and buffers
-    alone (a cast, a transposed copy, a masked weight). A gradient belongs to the product whose
-    autograd node is running.
+    A tensor is recognised by its storage as a parameter. A tensor computed from parameters and
+    buffers alone (a cast, a transposed copy, a masked weight) is recognised, too. A gradient
+    belongs to the product whose autograd node is running.
     """
 
     def __init__(self, instance: Instance) -> None:

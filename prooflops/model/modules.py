@@ -41,8 +41,8 @@ class RunningModules:
     """Follows the calls of all modules within `watched`; `name` is that of the innermost.
 
     A call of `module.forward` counts as one of the module. A module that several parents share has
-    as many names: a call counts for the name by which the calling module has it, and of several,
-    for the next in turn.
+    as many names. A call counts for the name by which the calling module has it, or for the next of
+    several in turn.
     """
 
     def __init__(self, whole: nn.Module) -> None:

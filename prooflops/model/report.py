@@ -60,8 +60,8 @@ OPTIMIZERS = {
 class ModelReport:
     """The facts about a module: figures, a tree of its modules, and the page of `--model`.
 
-    A step is a forward and a backward pass. A peak is None where the page says why: of a device
-    that keeps no account, or predicted for a module or a loss that cannot run without values.
+    A step is a forward and a backward pass. A peak is None if the device keeps no account, or if
+    the module or the loss cannot run without values. The page then says why.
     """
 
     examination: Examination
@@ -144,17 +144,17 @@ def model_report(
 
     The step is that of the device of its parameters; of CUDA where they are on the meta device.
     `measure` also runs a copy: it adds the measured memory and the times of modules and operators.
-    `depth` is that of the printed tree, see `ModelReport.tree`.
-    `device` names a card that need not be here, such as "NVIDIA H100 80GB HBM3": the report then
-    says whether the step fits there, predicted to the block of torch's allocator.
+    `depth` is that of the printed tree, see `ModelReport.tree`. `device` names a card that need not
+    be here, such as "NVIDIA H100 80GB HBM3". The report then says whether the step fits there,
+    predicted to the block of torch's allocator.
 
     `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name
     from torch.optim, a class, or a function of the parameters; None is AdamW. `loss` is a function
-    of the output; None takes the output's own .loss, else the sum of its .logits or tensors;
-    tensors that it captures, such as targets, are copied as the inputs are. `examples` or `tokens`
-    states D of 2ND and 6ND, which else follows from the first layer. The module, its
-    gradients and the states of torch's and Python's generators stay as they are. Raises ModelError,
-    a ValueError, for anything that cannot be stepped.
+    of the output. None takes the output's own .loss, else the sum of its .logits or tensors.
+    Tensors that it captures, such as targets, are copied as the inputs are. `examples` or `tokens`
+    states D of 2ND and 6ND, which else follows from the first layer. The module, its gradients and
+    the states of torch's and Python's generators stay as they are. Raises ModelError, a ValueError,
+    for anything that cannot be stepped.
     """
     kind = type(module).__name__
     with naming(kind, "model_report of"):

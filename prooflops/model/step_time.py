@@ -23,10 +23,11 @@ OPERATORS_TIMED_TOGETHER = 50
 class MeasuredStep:
     """One training step by the device's clock, with the least times that bound it.
 
-    The least times are those of its FLOPs, its bytes and its operators. By rates of this machine,
-    measured in this run and stated by its vendor, per dtype of the products. `spread` is the middle
-    half of the rounds, as a share of the median; `overhead_s` that of one operator on a handful of
-    elements, autograd included; `labels` say what disturbed it, see `prooflops.machine.conditions`.
+    The least times are those of its FLOPs, its bytes and its operators. Rates are those of this
+    machine, measured in this run and stated by its vendor, per dtype of the products. `spread` is
+    the middle half of the rounds, as a share of the median. `overhead_s` is the time of one
+    operator on a handful of elements, autograd included. `labels` name disturbances, see
+    `prooflops.machine.conditions`.
     """
 
     flops: ExplainedFlops

@@ -99,8 +99,8 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 class AdamW8bit(torch.optim.Optimizer):
     """The tensors of bitsandbytes.optim.AdamW8bit, without their values.
 
-    Two states of a byte an element with an fp32 scale for each 256, and two maps of 256 codes in
-    all; both in fp32 for a tensor below 4,096 elements. Its kernels work in place.
+    It has two states of one byte per element, with an fp32 scale for each 256, and two maps of 256
+    codes in all. A tensor below 4,096 elements has both states in fp32. Its kernels work in place.
     Source: Optimizer2State.init_state in bitsandbytes/optim/optimizer.py, whose blocks were of
     2,048 elements before 0.44. Not compared with a card.
     """

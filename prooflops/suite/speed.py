@@ -119,8 +119,8 @@ class Speed:
 
         Holds if the whole interval lies within the bounds and within `usual`, the ratios that
         healthy machines showed. Fails if it lies beyond a bound twice in a row, since a busy
-        machine can distort one comparison; with `at_least` 1 also if it ends below 1.05, where the
-        times are equal. Else the claim is not checked.
+        machine can distort one comparison. With `at_least` 1 it also fails if it ends below 1.05,
+        where the times are equal. Else the claim is not checked.
         """
         __tracebackhide__ = True
         absent_below, (low, high) = SAME_TIME if at_least == 1 else at_least, usual

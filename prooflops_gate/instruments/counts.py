@@ -1,8 +1,8 @@
 """Decides by the instructions of both sides, and what time leaves open. Pure: no I/O, no clock.
 
-A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 %
-in the median of cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes
-that share a seed, and the spread of a benchmark's ratio over the pairs says whether its count
+A count hardly depends on the machine or on its load. It depends on the hash seed and on addresses:
+by 0.2 % in the median of cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of
+processes that share a seed. The spread of a benchmark's ratio over the pairs says whether its count
 decides anything. What no count shows: waiting, threads, the GPU, caches, and the width of vector
 instructions.
 """

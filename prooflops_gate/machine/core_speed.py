@@ -1,7 +1,7 @@
 """Whether the cores that a benchmark uses run at their full speed now.
 
-A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds
-it then runs at half its speed, which neither the load nor the time stolen shows. A short piece of
+A core of a virtual machine often shares its silicon with another guest. For milliseconds to seconds
+it then runs at half its speed. Neither the load nor the time stolen shows that. A short piece of
 fixed work does, and another core is often fast meanwhile. Standard library only: it is copied
 beside the gate's processes.
 """

@@ -42,7 +42,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Judge:
-    """Which rows fail a run, by its settings and the markers of its benchmarks."""
+    """Decides which rows fail a run, by its settings and the markers of its benchmarks."""
 
     settings: Settings
     markers: Mapping[str, Mapping[str, Any]]

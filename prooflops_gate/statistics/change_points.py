@@ -4,7 +4,7 @@ A change point splits a series where the ranks before and after differ most. The
 standardised rank sum over all splits (Pettitt, Applied Statistics 28 (1979) 126) is compared with
 that of shuffled ranks. Both parts are then split likewise (Scott and Knott, Biometrics 30 (1974)
 507). One slow run is no change of level. A series of unchanged code gets a change point in at most
-`LEVEL` of cases if its runs are exchangeable; a machine that drifts does change its level.
+`LEVEL` of cases if its runs are exchangeable. A machine that drifts does change its level.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Wilcoxon's signed ranks.
 
-The replicate is a process: each contributes one figure per benchmark, its fastest round, as rounds
-within a process share its memory layout and its moment. Two sides are compared in pairs of
+The replicate is a process. Each contributes one figure per benchmark, its fastest round, because
+rounds within a process share its memory layout and its moment. Two sides are compared in pairs of
 processes in ABBA order. The test is exact and assumes no distribution, only that the sides of a
 pair are exchangeable without a change. Times are positive and finite: `history.records` reads no
 others. scipy.stats lacks the null distribution that intervals need, and its import takes half a
