@@ -8,9 +8,9 @@ Prints each value and each pair of values that test_claims/covers.toml states, a
 import argparse
 import contextlib
 import functools
-import importlib
 import inspect
 import io
+import pkgutil
 import sys
 from collections import defaultdict
 from itertools import combinations, product
@@ -33,7 +33,8 @@ FUNCTIONS = (
     "torch.manual_seed",
     "torch.save",
     "torch.load",
-    "torch.einsum",
+    "torch.optim.Optimizer.zero_grad",
+    "torch.nn.Module.zero_grad",
 )
 CONTEXTS = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast")
 
@@ -112,8 +113,8 @@ class Observer(TorchFunctionMode):
         torch.nn.modules.module.register_module_forward_hook(self.module_called)
         register_optimizer_step_post_hook(self.optimizer_stepped)
         for path in FUNCTIONS:
-            module, _, name = path.rpartition(".")
-            holder = importlib.import_module(module)
+            owner, _, name = path.rpartition(".")
+            holder = pkgutil.resolve_name(owner)
             patch.setattr(holder, name, self.wrapped(path, getattr(holder, name)))
         for name in CONTEXTS:
             context = getattr(torch, name)
@@ -152,7 +153,9 @@ def observe(topics):
         observer.install(patch)
         options = ["-q", "--quick", "--hypothesis-seed=0", "-p", "no:cacheprovider"]
         code = pytest.main([*files, *options], plugins=[observer])
-    assert code == pytest.ExitCode.OK, output.getvalue()
+    # Of a claim that fails, some calls are observed all the same.
+    known = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
+    assert code in known, output.getvalue()[-5000:]
     return observer.calls
 
 

@@ -46,6 +46,8 @@ MODULES = {
     "LayerNorm": (partial(torch.nn.LayerNorm, 4), (2, 4)),
     "PReLU": (partial(torch.nn.PReLU, 2), (3, 2)),
     "Embedding": (partial(torch.nn.Embedding, 3, 2, sparse=True), (4,)),
+    "BatchNorm1d": (partial(torch.nn.BatchNorm1d, 3), (4, 3)),
+    "ConvTranspose1d": (partial(torch.nn.ConvTranspose1d, 2, 3, 3), (1, 2, 5)),
 }
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -88,7 +90,9 @@ def gradients_by_hand(x, *weights):
 
 
 @pytest.mark.claim("grad.no-manual")
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.05)]
+)
 @pytest.mark.parametrize("batch", [1, 6, 300])
 @pytest.mark.parametrize("widths", [[8, 3], [5, 5, 1, 6, 3], [33, 130, 64]], ids=str)
 def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(device, widths, batch, dtype, most):
@@ -100,8 +104,19 @@ def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(device, widths, 
     for weight in weights:
         y = (y @ weight.requires_grad_()).tanh()
     loss = y.square().mean()
-    loss.backward()
-    for weight, should in zip(weights, gradients_by_hand(*arrays), strict=True):
-        got = weight.grad.cpu().numpy()
+    returned = torch.autograd.grad(loss, weights, retain_graph=True)
+    loss.backward(retain_graph=True)
+    left = [weight.grad.clone() for weight in weights]
+    torch.autograd.backward([loss])
+    arrays = [
+        x.detach().double().cpu().numpy() for x in (torch.tensor(arrays[0]).to(dtype), *weights)
+    ]
+    for place, should in enumerate(gradients_by_hand(*arrays)):
+        ways = {
+            "autograd.grad": returned[place],
+            "backward": left[place],
+            "autograd.backward, once more": weights[place].grad / 2,
+        }
         within = most * max(1.0, np.abs(should).max())
-        close(got, should, "a gradient", rel=0, within=within)
+        for way, got in ways.items():
+            close(got.double().cpu().numpy(), should, way, rel=0, within=within)
