@@ -1,4 +1,4 @@
-"""Gradient accumulation: the gradient of the large batch at the memory of the small one."""
+"""Claims about gradient accumulation: the gradient of a large batch, the memory of a small one."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Activations and checkpointing: bytes that autograd keeps, what recomputing saves and costs."""
+"""Claims about activations and checkpointing: the bytes kept, and the cost of recomputing."""
 
 from functools import partial
 from itertools import accumulate, product

@@ -1,4 +1,4 @@
-"""Claims about what mixed precision saves: bytes and time."""
+"""Claims about the savings of mixed precision in bytes and time."""
 
 from functools import partial
 from math import prod

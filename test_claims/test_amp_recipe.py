@@ -1,4 +1,4 @@
-"""Claims about recipes of mixed precision: what is kept wider, scaled or clipped."""
+"""Claims about recipes of mixed precision: wide copies, scaling and clipping."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Claims about data loading: token files, windows of them, loaders, and who waits for whom."""
+"""Claims about data loading: token files, windows of them, loaders, and idle time."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Claims about devices: where tensors are made, how they move, and the cost of moving."""
+"""Claims about devices: creating tensors there, moving them, and the cost of a move."""
 
 import gc
 from functools import partial

@@ -1,4 +1,4 @@
-"""Claims about formats of 8 and 4 bits: range, overflow, scales, and what torch computes."""
+"""Claims about formats of 8 and 4 bits: range, overflow, scales, and torch's operations."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""Claims about training in a dtype: accuracy, speed, and values that leave its range."""
+"""Claims about training in a dtype: accuracy, speed, and values out of its range."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""Claims about the backward pass: its products, their cost, and what autograd keeps for them."""
+"""Claims about the backward pass: its products, their cost, and the tensors that autograd keeps."""
 
 from fractions import Fraction
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Claims about initialisation: how large outputs are, and whether a net can be trained from there.
+"""Claims about initialisation: the size of outputs, and whether a net can be trained.
 
 Bounds follow from the distribution of the samples, and are wrong once in a billion samples.
 """

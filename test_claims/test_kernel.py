@@ -1,4 +1,4 @@
-"""Claims about the kernels of a training step: what they err by, in the formats people train in."""
+"""Claims about the kernels of a training step: their rounding errors in each format."""
 
 from collections import deque
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Claims about the training loop: order of its calls, zeroed gradients, modes, and its start."""
+"""Claims about the training loop: the order of its calls, zeroed gradients, modes, its start."""
 
 import math
 from functools import partial

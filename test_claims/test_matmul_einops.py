@@ -1,4 +1,4 @@
-"""Claims about einops' reduce and rearrange, and about shapes in annotations."""
+"""Claims about einops: reduce and rearrange, and shapes in annotations."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Training memory: the allocator's bytes, for tensors known or not, against the formulas."""
+"""Claims about training memory: the allocator's bytes against the formulas."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""Utilisation: simulated and published runs against the formula, and causes of a low share."""
+"""Claims about utilisation: simulated and published runs, and causes of a low share."""
 
 from fractions import Fraction
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Clocks that must wait for the device, and what a share of the peak is without."""
+"""Claims about timing: clocks that wait for the device, and shares of the peak without them."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Napkin estimates against exact fractions, a simulated run, real tensors and counted FLOPs."""
+"""Claims about napkin estimates: exact fractions, a simulated run, real tensors, counted FLOPs."""
 
 import math
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The state of optimizers: its bytes, dtypes and keys, and who keeps it."""
+"""Claims about the state of optimizers: its bytes, dtypes and keys, and its sharding."""
 
 from functools import partial
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Updates of torch's optimizers against those of their papers, and in 16 bits."""
+"""Claims about updates of torch's optimizers: against their papers, and in 16 bits."""
 
 from functools import partial
 from itertools import product

@@ -1,4 +1,4 @@
-"""Roofline: intensities against counted operations, bounds against simulations and this machine."""
+"""Claims about rooflines: intensities against counts, bounds against simulation and measurement."""
 
 from fractions import Fraction
 from functools import partial

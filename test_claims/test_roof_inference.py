@@ -1,4 +1,4 @@
-"""Generation of text: what each token reads, and where that lies below the ridges."""
+"""Claims about generating text: the bytes that each token reads, against the ridges."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Specifications: printed peaks beside the chip's units and clock.
+"""Claims about specifications: printed peaks against the chip's units and clock.
 
 A peak is derived again from the numbers of the vendors' data sheets: streaming multiprocessors
 (SMs), their tensor cores or vector lanes, multiply-adds of each a clock, and the clock in MHz.

@@ -1,4 +1,4 @@
-"""What models took to train, and the thresholds that laws set."""
+"""Claims about published training runs: their FLOPs, and the thresholds of laws."""
 
 from datetime import date, timedelta
 

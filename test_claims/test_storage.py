@@ -1,4 +1,4 @@
-"""Claims about storage: a tensor is strides over an allocation; views share it, copies do not."""
+"""Claims about storage: strides over an allocation, views that share it, and copies."""
 
 import math
 from itertools import combinations

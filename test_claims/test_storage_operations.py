@@ -1,4 +1,4 @@
-"""Claims about operations on strided tensors: what they allocate, and their values."""
+"""Claims about operations on strided tensors: their allocations and their values."""
 
 from collections import Counter
 from itertools import product

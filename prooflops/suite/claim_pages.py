@@ -35,13 +35,13 @@ INDEX = """
 Each claim is stated once, as it circulates, with a verdict and the tests that settle it:
 
 - **holds**, or **holds if** the condition beside it is met;
-- **corrected**: wrong as it is commonly stated, or a slip of one account; the true statement stands
-  beside it;
-- *on record*: a sourced fact that no machine can settle.
+- **corrected**: it is wrong as commonly stated, or a slip of one account, and the true statement
+  stands beside it;
+- *on record*: it is a sourced fact that no machine can settle.
 
-[Common claims that are wrong, corrected](corrected.md) is the shortest way in.
-`pytest --claims=WORD` searches all claims in the terminal, `pytest --claim=ID` runs the tests of
-one; [depth.md](depth.md) says how deeply they test.
+Start with [common claims that are wrong, corrected](corrected.md). `pytest --claims=WORD` searches
+all claims in the terminal, and `pytest --claim=ID` runs the tests of one.
+[depth.md](depth.md) says how deeply they test.
 [The lecture's code](../reference/lecture-code.md) has a verdict for each block.
 """
 CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
@@ -109,12 +109,12 @@ def pages(registry: Registry, tests: Mapping[str, Tests]) -> dict[str, list[str]
 
 def index(registry: Registry) -> Iterator[str]:
     yield from ("# All claims", INDEX)
-    yield from ("The accounts of the lecture, each in its own order:", "")
+    yield from ("These pages list the claims in the order of each account of the lecture:", "")
     for key in registry.accounts:
         title = markdown_text(registry.sources[key].title)
         number = len({claim.id for claim, _ in claims_citing(registry, key)})
         yield f"- [{title}]({key}.md): {many(number, 'claim')}"
-    yield from (f"- [All other documents]({DOCUMENTS}.md) that the claims cite", "")
+    yield from (f"- [All other documents]({DOCUMENTS}.md) that claims cite", "")
     topics = [[f"[{topic}](#{topic})", subjects(topic)] for topic in registry.topics]
     yield from (*markdown_table([["topic", "claims about"], *topics]), "")
     for topic in registry.topics:
