@@ -5,7 +5,7 @@ the clock has settled. *Achievable* is the median of the five fastest calls afte
 idle device still boosts. On a GPU at its power limit the two differ by a tenth or more, and so does
 the best k. Therefore each has its own search. A ceiling is at least as high as every product of its
 run, and the achievable ceiling at least as high as the sustainable one. A CPU has only the
-sustainable one, unless `burst_ratio` shows a difference.
+sustainable one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -28,7 +27,6 @@ from bench.products import Operands, product
 from bench.rounds import Pace, Progress, is_flat, no_progress
 from prooflops import timing
 from prooflops.precision import Float32Products
-from prooflops.timing import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
 # Seconds of a search, in those of a benchmark's rounds; a CPU's space is small, and each of its
@@ -137,22 +135,6 @@ class Ceilings:
         if best is None or flop_per_s > best.flop_per_s:
             self._best_product[dtype, regime] = search.Found(shape, flop_per_s, 0.0)
         return self._raise(dtype, regime, flop_per_s)
-
-    def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
-        """The achievable over the sustainable rate of one product, with its 95 % interval.
-
-        The two are measured in turn.
-        """
-        shape = self.found(dtype).shape
-        multiply, _ = Operands(dtype, *shape, self.device).multiply(*shape)
-        with Float32Products(dtype):
-            self._settle(multiply, self.pace.settled(self.device.type))
-            times = islice(
-                alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)),
-                pairs,
-            )
-            ratios = [steady / burst for burst, steady in times]
-        return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
         """A rest before a burst, then untimed calls until the device is at full speed.

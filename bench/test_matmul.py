@@ -21,9 +21,6 @@ from prooflops.precision import Float32Products
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
-# The dtypes in which bursts are looked for on a CPU: those of its vector units, and of its matrix
-# units where it has them.
-BURST_DTYPES_ON_CPU = {"default": ("fp32",), "thorough": ("fp32", "bf16")}
 # How a product was called on CUDA: torch's default. `test_fast_accumulation` has the other way.
 LABELS = {"fp8_e4m3": "use_fast_accum off"}
 # The side whose rate is held against the floor of fp8 with use_fast_accum.
@@ -32,8 +29,6 @@ FAST_SIDE = 8192
 # fills a card, the largest square, and a layer.
 QUICK_SHAPES = ("square-256", "square-1024", "square-8192", "llama3-8b-mlp-down")
 FEW_SHAPES = (*QUICK_SHAPES, "square-2048", "gpt2-small-mlp-up")
-# Pairs of a burst and steady work that a CPU is timed in, by pace.
-BURST_PAIRS = {"default": 9, "thorough": 31}
 
 
 def layers_of(model: Transformer) -> dict[str, tuple[int, int]]:
@@ -110,15 +105,6 @@ def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
         delivery.product("fp8_e4m3", case, figure="fp8_e4m3 fast")
 
 
-def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
-    """The reason for leaving out bursts of this dtype; empty if they are measured."""
-    if pace == "quick":
-        return "--quick measures no bursts"
-    if device.type == "cpu" and dtype not in BURST_DTYPES_ON_CPU[pace]:
-        return f"on a CPU this run measures bursts only in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
-    return ""
-
-
 # Not compared by the gate: each run searches anew, and finds another shape.
 @pytest.mark.gate(ignore=True)
 @pytest.mark.parametrize("regime", ["sustainable", "achievable"])
@@ -127,18 +113,11 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     bursts = regime == "achievable"
     if measure.brief:
         pytest.skip("the gate does not search: times of different shapes do not compare")
-    why_left_out = bursts_left_out(dtype, device, pace) if bursts else ""
-    if why_left_out:
-        pytest.skip(why_left_out)
+    if bursts and device.type == "cpu":
+        pytest.skip("a CPU is not measured in bursts")
+    if bursts and pace == "quick":
+        pytest.skip("--quick measures no bursts")
     try:
-        if bursts and device.type == "cpu":
-            ratio, low, high = ceilings.burst_ratio(dtype, BURST_PAIRS[pace])
-            if low <= 1:
-                pytest.skip(
-                    f"bursts are not faster than steady work here: {ratio:.3f} times as fast "
-                    f"[{low:.3f}, {high:.3f}]"
-                )
-            measure.declare(burst_ratio=[ratio, low, high])
         found = ceilings.best(dtype, regime)
         m, k, n = found.shape
         case = product(dtype, m, k, n, device)

@@ -5,9 +5,8 @@ It is not collected without that option.
 
 from accounting.models import RULES
 from accounting.roofline import Work
-from bench.products import DTYPES
+from bench.products import DTYPES, Unsupported
 from bench.rates import judged
-from bench.step_rates import StepRates
 
 
 def test_training_step(
@@ -16,24 +15,28 @@ def test_training_step(
     measure,
     ceilings,
     bandwidths,
-    device,
     peak_flop_per_s,
     bound_flop_per_s,
-    conditions,
 ):
     flops, step = user_model.flops, user_model.instance.step
     for phase in RULES:
         assert not flops.unexplained(phase), f"parts do not sum to {phase=}: {flops.parts}"
     seconds = measure.median_s(step, flops=flops.executed, moved_bytes=flops.moved_bytes)
-    rates = StepRates(user_model, device, ceilings, bandwidths, peak_flop_per_s, conditions)
-    spread, rounds = benchmark.stats["iqr"] / seconds, benchmark.stats["rounds"]
-    known = rates.record(seconds, spread, rounds, measure.info["conditions"].get("labels", ()))
+    formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
+    known = user_model.record_step(
+        seconds=seconds,
+        spread=benchmark.stats["iqr"] / seconds,
+        rounds=benchmark.stats["rounds"],
+        labels=tuple(measure.info["conditions"].get("labels", ())),
+        peak_flop_per_s={dtype: peak_flop_per_s(dtype) for dtype in formats},
+        ceiling_flop_per_s={dtype: ceiling_of(ceilings, dtype) for dtype in formats},
+        # Half of the bytes are reads, as in a copy.
+        bytes_per_s=bandwidths.bytes_per_s(0.5),
+    )
     measure.declare(
         flop_per_s=flops.model / seconds, mfu=known.mfu, share_of_ceiling=known.hfu_of_ceiling
     )
-    if not measure.brief:
-        rates.measure_until_known(step)
-    for dtype in (dtype for dtype in flops.by_dtype if dtype in DTYPES):
+    for dtype in formats:
         products = Work(flops.by_dtype[dtype], 0)
         judged(
             products,
@@ -42,3 +45,10 @@ def test_training_step(
             f"{dtype} products of a step",
             flop_bound=bound_flop_per_s(dtype),
         )
+
+
+def ceiling_of(ceilings, dtype):
+    try:
+        return ceilings.flop_per_s(dtype)
+    except Unsupported:
+        return None

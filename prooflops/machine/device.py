@@ -96,10 +96,9 @@ def unmet(need: str, device: torch.device) -> str | None:
     if match := _NEED.fullmatch(need):
         least = float(match["least"])
         if device.type != "cuda":
-            what = (
-                "a CUDA device of compute capability" if match["what"] == "sm" else "CUDA devices:"
-            )
-            return f"needs {what} >= {least:g}"
+            if match["what"] == "gpus":
+                return f"needs {least:g} CUDA devices or more"
+            return f"needs a CUDA device of compute capability {least:g} or more"
         found = float(torch.cuda.device_count()) if match["what"] == "gpus" else capability(device)
         return None if found >= least else f"needs {need}, this device has {found:g}"
     if need == "c++":

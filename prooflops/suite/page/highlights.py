@@ -62,10 +62,7 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
             continue
         pair = best[narrow], best[wide]
         ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-        noise = (1 + pair[0].spread) * (1 + pair[1].spread)
-        if any(each.is_wide for each in pair) and 1 / noise < ratio < noise:
-            yield f"too noisy to compare the rates of {narrow} and {wide}"
-        elif ratio < 1:
+        if ratio < 1 and not any(each.is_wide for each in pair):
             contended = " (contended)" if any(each.unsettled for each in pair) else ""
             times = f"{ratio:.2g} times the rate{contended}"
             yield f"{narrow} products are slower than {wide} products: {times}"

@@ -1,15 +1,12 @@
-"""The tables of a run, as rows of text: claims by topic, benchmarks, kernels under the roofs."""
+"""The tables of a run, as rows of text: benchmarks, rates, kernels under the roofs."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from prooflops.suite.page.measurement import Measurement
-from prooflops.suite.page.run_report import by_topic
 from prooflops.suite.peaks import share_of_peak
-from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.console.tables import binary, engineering, share
 
 PLACED = (
@@ -54,17 +51,6 @@ PREDICTIONS = (
     ("intensity", "FLOP/B", "intensity", "counted_intensity"),
     ("FLOPs", "FLOP", "flops", "counted_flops"),
 )
-
-
-def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
-    """One row per topic: claims per verdict, and the number of cases."""
-    rows = [["topic", "claims", *VERDICTS, "cases"]]
-    for topic, group in [*by_topic(claims).items(), ("all", claims)]:
-        count = Counter(claim.verdict for claim in group)
-        cases = sum(claim.cases for claim in group)
-        numbers = [str(count[word] or "·") for word in VERDICTS]
-        rows.append([topic, str(len(group)), *numbers, f"{cases:,}"])
-    return rows
 
 
 def benchmark_table(

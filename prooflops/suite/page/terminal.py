@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from prooflops.suite import commands, listing
-from prooflops.suite.page import claims, delivery, page
+from prooflops.suite.page import claims, delivery, highlights, page
 from prooflops.suite.page.run_report import unchecked
-from prooflops.suite.page.tables import benchmark_table, topic_table, unmeasured_table
+from prooflops.suite.page.tables import benchmark_table, unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
 from prooflops.suite.verdicts import RED
 from prooflops_gate.page import terminal as medium
@@ -23,7 +23,7 @@ COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "whi
 
 
 def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None:
-    """Prints the tables of a run that has been concluded: per topic, and in full with -v."""
+    """Prints the results of a run that has been concluded; every claim with -v."""
     finished = terminal.config.stash.get(FINISHED, None)
     if finished is None:
         return
@@ -32,9 +32,9 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for section in (
         Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
         Section("benchmarks without a result", unmeasured_table(report.unmeasured, FEW)),
-        Section("verdicts", topic_table(report.claims) if report.claims else ()),
+        Section("verdicts", remarks=[highlights.sentence(report)] if report.claims else ()),
     ):
-        if section.rows:
+        if section.rows or section.remarks:
             terminal.section(section.title)
             terminal.write_line("\n".join(medium.section_lines(section, width)))
     _print_claims(terminal, finished, known, width)
