@@ -162,14 +162,25 @@ def loaded(thing, **options):
 @pytest.mark.claim("ckpt.load")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("elements", [5, 4_099, 2**20 + 3])
-def test_tensors_that_share_memory_come_back_whole_and_sharing_it(device, elements, dtype):
+def test_tensors_that_share_memory_come_back_whole_and_sharing_it(
+    device, tmp_path, elements, dtype
+):
     table = torch.randn(elements).to(device, dtype)
-    back = loaded({"embedding": table, "head": table, "tail": table[1:]})
-    equal(back["embedding"], table, "the table")
-
-    for name in ("head", "tail"):
-        shared = tensors.shares_storage(back[name], back["embedding"])
-        assert shared, f"{name} came back apart from the table that it is a view of"
+    thing = {"embedding": table, "head": table, "tail": table[1:], "third": table[::3]}
+    torch.save(thing, tmp_path / "file")
+    ways = {
+        "load": loaded(thing),
+        "map_location": loaded(thing, map_location="cpu"),
+        "a path": torch.load(tmp_path / "file"),
+        "mmap": torch.load(tmp_path / "file", mmap=True, map_location="cpu"),
+        "weights_only=False": loaded(thing, weights_only=False),
+    }
+    for way, back in ways.items():
+        for name, x in thing.items():
+            equal(back[name], x, name, way=way)
+            equal(back[name].stride(), x.stride(), f"strides of {name}", way=way)
+            shared = tensors.shares_storage(back[name], back["embedding"])
+            equal(shared, True, f"whether {name} shares the table's storage", way=way)
 
 
 @pytest.mark.claim("ckpt.load")

@@ -88,7 +88,17 @@ def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
             continue
         home = torch.zeros(shape, dtype=dtype)
         made = torch.zeros(shape, dtype=dtype, device=there)
-        for form, x in ((".to(device)", home.to(there)), ("device=", made)):
+        module = nn.Module()
+        module.register_buffer("x", home)
+        forms = {
+            ".to(device)": home.to(there),
+            ".to(str)": home.to(str(there)),
+            ".to(device=, dtype=)": home.to(device=there, dtype=dtype),
+            ".to(another tensor)": home.to(made),
+            "a module's .to": module.to(there).x,
+            "device=": made,
+        }
+        for form, x in forms.items():
             got = x.device, x.dtype, tuple(x.shape)
             equal(got, (there, dtype, shape), form)
             assert x.to(there) is x, f"a tensor on {there} that is moved there is another tensor"
@@ -118,8 +128,10 @@ def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
 @pytest.mark.parametrize("elements", [4_099, 2**20 + 3])
 def test_a_large_tensor_comes_back_whole(device, dtype, elements):
     x = torch.arange(elements).to(dtype)
-    for laid_out in (x, x[::2], x[2:].view(-1, 1).expand(-1, 3)):
+    for laid_out in (x, x[::2], x[2:].view(-1, 1).expand(-1, 3), x[3:].view(-1, 2).T):
         equal(round_trip(laid_out, device), laid_out, "what comes back")
+        written = torch.zeros_like(laid_out, device=device).copy_(laid_out)
+        equal(written.cpu(), laid_out, "what copy_ writes")
 
 
 @pytest.mark.claim("device.create-direct")

@@ -11,9 +11,7 @@ from torch import nn
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
 from test_claims.oracles.messages import agree, equal
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, shapes, sizes
-
-FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
+from test_claims.strategies import TORCH_DTYPES, covering, dtypes_among, seeds, shapes, sizes
 
 
 def exact_dtype(device):
@@ -58,17 +56,16 @@ class Holder(nn.Module):
 
 
 @pytest.mark.claim("module.parameter")
-@given(shape=shapes((0, 3), (0, 4)), dtype=dtypes_among(FLOATING))
-def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(device, shape, dtype):
-    x = torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device)
-    parameter = nn.Parameter(x)
-    assert isinstance(parameter, torch.Tensor), "a parameter is no tensor"
-    assert parameter.requires_grad, "a parameter needs no gradient"
-    assert parameter.is_leaf, "a parameter is no leaf"
-
-    equal((parameter.shape, parameter.dtype), (shape, x.dtype), "shape and dtype")
-    equal(parameter.data_ptr(), x.data_ptr(), "the address of the data")
-    assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
+def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(device):
+    for case in covering("module.parameter"):
+        x = case.tensor(device)
+        parameter = nn.Parameter(x)
+        assert isinstance(parameter, torch.Tensor), "a parameter is no tensor"
+        got = parameter.requires_grad, parameter.is_leaf, x.requires_grad
+        equal(got, (True, True, False), "needs a gradient, is a leaf, changed its data", case=case)
+        got = parameter.data_ptr(), parameter.stride(), parameter.dtype
+        equal(got, (x.data_ptr(), x.stride(), x.dtype), "address, strides and dtype", case=case)
+        equal(parameter.shape, x.shape, "the shape", case=case)
 
 
 @pytest.mark.claim("module.parameter")
@@ -85,14 +82,19 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     equal(saved, ["0.in.0.buffer", *should], "names of saved tensors")
 
     net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
-    net.to(torch.float16)
     moved = {"buffer": 5, "frozen": 5, "listed.0": 5, "tracked": 10}
-    for name, value in holder.state_dict().items():
-        equal(value, torch.full_like(value, moved[name]), f"{name}, loaded")
-        equal(value.dtype, torch.float16, f"the dtype of {name}")
-    for x in (holder.plain, holder.hidden[0]):
-        equal(x.dtype, torch.float32, "the dtype of a plain tensor")
-        equal(x, torch.ones(3), "a plain tensor")
+    ways = {"half": torch.float16, "bfloat16": torch.bfloat16, "double": torch.float64}
+    if not has_dtype(device.type, torch.float64):
+        del ways["double"]
+    for way, dtype in [*ways.items(), ("to", torch.float16), ("type", torch.float32)]:
+        cast = getattr(net, way)
+        cast(dtype) if way in ("to", "type") else cast()
+        for name, value in holder.state_dict().items():
+            equal(value, torch.full_like(value, moved[name]), f"{name}, loaded", way=way)
+            equal(value.dtype, dtype, f"the dtype of {name}", way=way)
+        for x in (holder.plain, holder.hidden[0]):
+            equal(x.dtype, torch.float32, "the dtype of a plain tensor")
+            equal(x, torch.ones(3), "a plain tensor")
 
 
 @pytest.mark.claim("module.parameter")
@@ -155,16 +157,25 @@ class Linear(nn.Module):
 
 
 @pytest.mark.claim("module.linear-class")
-@given(seed=seeds, rows=shapes((0, 3), (1, 3)), fan_in=sizes(most=20), fan_out=sizes(most=20))
+@given(
+    seed=seeds,
+    rows=shapes((0, 3), (1, 3)),
+    fan_in=sizes(most=20),
+    fan_out=sizes(most=20),
+    dtype=dtypes_among(["fp32", "fp64", "bf16", "fp16"]),
+)
+@example(seed=0, rows=(2, 300), fan_in=20, fan_out=20, dtype="bf16")
 def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
-    device, seed, rows, fan_in, fan_out
+    device, seed, rows, fan_in, fan_out, dtype
 ):
-    x = small_integers(device, seed, *rows, fan_in)
-    weight = small_integers(device, seed + 1, fan_in, fan_out)
-    bias = small_integers(device, seed + 2, fan_out)
+    """Sums of 20 products and a bias are integers up to 183, which 16 bits hold."""
+    dtype = TORCH_DTYPES[dtype]
+    x = small_integers(device, seed, *rows, fan_in).to(dtype)
+    weight = small_integers(device, seed + 1, fan_in, fan_out).to(dtype)
+    bias = small_integers(device, seed + 2, fan_out).to(dtype)
     should = product(x, weight) + bias.cpu()
     ours = Linear(weight, bias)
-    torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
+    torchs = nn.Linear(fan_in, fan_out, dtype=dtype, device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
 
     equal(ours(x), should, "x @ W + b")
