@@ -25,7 +25,9 @@ from test_claims.strategies import TORCH_DTYPES, covers, layouts_of, makes_sense
 
 DTYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 # Python functions of torch, which no mode sees.
+INITIALISERS = ("zeros_", "ones_", "trunc_normal_", "xavier_uniform_", "kaiming_normal_")
 FUNCTIONS = (
+    *(f"torch.nn.init.{name}" for name in INITIALISERS),
     "torch.utils.checkpoint.checkpoint",
     "torch.nn.utils.clip_grad_norm_",
     "torch.autograd.grad",

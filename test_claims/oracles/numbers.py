@@ -97,19 +97,19 @@ def cast(values, dtype, device=CPU):
 
     given = values.to(with_dtype(device, dtype))
     together = given.to(dtype)
-    last = given.flatten()[-7:]
-    ways = {
-        "to": last.to(dtype),
-        "to, of one": last[-1:].to(dtype),
-        "type": last.type(dtype),
-        "copy_": torch.empty_like(last, dtype=dtype).copy_(last),
-    }
-    if dtype in METHODS:
-        ways["method"] = METHODS[dtype](last)
-    for way, few in ways.items():
-        got = repr(few.tolist())
-        should = repr(together.flatten()[-len(few) :].tolist())
-        equal(got, should, f"a cast to {dtype} of the last {len(few)}", way=way)
+    # More than a block of a kernel, and one.
+    for number in (600, 1):
+        last = given.flatten()[-number:]
+        ways = {
+            "to": last.to(dtype),
+            "type": last.type(dtype),
+            "copy_": torch.empty_like(last, dtype=dtype).copy_(last),
+        }
+        if dtype in METHODS:
+            ways["method"] = METHODS[dtype](last)
+        should = repr(together.flatten()[-number:].tolist())
+        for way, few in ways.items():
+            equal(repr(few.tolist()), should, f"a cast to {dtype} of the last {number}", way=way)
 
     return on_the_host(together)
 
