@@ -79,8 +79,9 @@ def test_many_small(direction, device, pace, measure):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_overlap(direction, device, pace, measure):
-    """The hidden share of the shorter of two: a copy in its own stream, and products that take
-    about as long.
+    """The hidden share of the shorter of two: a copy in its own stream, and products.
+
+    The products take about as long as the copy.
     """
     case = transfer(direction, FP32_ELEMENTS[pace], device, pinned=True, blocking=False)
     a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))

@@ -47,7 +47,7 @@ class FirstPair:
 
 
 def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
-    """What there is to compare, by the first pair of a question.
+    """The benchmarks to compare, by the first pair of a question.
 
     Raises UsageError where that is nothing.
     """

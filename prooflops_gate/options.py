@@ -376,11 +376,11 @@ def given_words(config: pytest.Config) -> list[str]:
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
-    """This run's command line for a child, in which `child.options` resets what concerns the
-    parent alone.
+    """This run's command line for a child.
 
-    pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own
-    options are left out: a child may run in an environment without this package.
+    `child.options` resets there what concerns the parent alone. pytest's order: the ini setting
+    `addopts`, the environment, the user's words. The gate's own options are left out: a child may
+    run in an environment without this package.
     """
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in FLAGS:

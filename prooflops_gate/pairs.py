@@ -42,8 +42,9 @@ class Pairs:
         self.notes: list[str] = []
 
     def first(self, paces: Paces = FIRST, memory: tuple[str, ...] | None = None) -> Pair:
-        """The first pair, in which the other side runs whole files: its benchmarks are not known
-        yet. It measures the memory of all unless `memory` names some.
+        """The first pair, in which the other side runs whole files.
+
+        Its benchmarks are not known yet. It measures the memory of all unless `memory` names some.
         """
         question = self.question
         task = Task(
@@ -73,7 +74,7 @@ class Pairs:
         return Pair(self._before(task, targets), self.alone(self.here, task))
 
     def measure(self, task: Task) -> Measured:
-        """What the next pair measures of the benchmarks that both sides have."""
+        """The quantities that the next pair measures of the benchmarks that both sides have."""
         return measured_in(self.sample(task), self.question.settings.exact)
 
     def alone(self, side: Side, task: Task) -> Replicate:

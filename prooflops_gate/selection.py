@@ -151,12 +151,11 @@ def _differs(file: str, here: Path, there: Path) -> bool:
 
 
 def is_asked_for(name: str, config: pytest.Config) -> bool:
-    """Whether the paths and node ids of the command line cover a test of this name, existing or
-    not.
+    """Whether the command line covers a test of this name, existing or not.
 
-    So a benchmark that vanished from a file is missing, and one of another file is not. Where the
-    last run selects the tests (--lf, --sw), nothing else was asked for: the other side has no such
-    past.
+    It names tests by paths and node ids. So a benchmark that vanished from a file is missing, and
+    one of another file is not. Where the last run selects the tests (--lf, --sw), nothing else was
+    asked for: the other side has no such past.
     """
     if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
         return False

@@ -43,8 +43,9 @@ USUAL_CARDS = tuple(
 
 @dataclass(frozen=True)
 class FitRow:
-    """Whether a training fits on one card, and the largest value of each size that may grow; 0
-    where not even one fits.
+    """Whether a training fits on one card, and the largest value of each size that may grow.
+
+    The value is 0 if not even one fits.
     """
 
     fit: Fit
@@ -54,7 +55,7 @@ class FitRow:
 
     @property
     def reserves(self) -> str:
-        """What the step reserves on the card, in words."""
+        """The bytes that the step reserves on the card, in words."""
         fit = self.fit
         text = with_unit(fit.reserved_bytes, "B")
         if fit.least_bytes is not None:

@@ -102,8 +102,9 @@ class RunningModules:
         return watched
 
     def owner_of(self, parameters: Iterable[nn.Parameter]) -> str:
-        """The module that a product with these parameters belongs to: the one within the running
-        module that has all of them, else the running module.
+        """The module that a product with these parameters belongs to.
+
+        It is the one within the running module that has all of them, else the running module.
         """
         owners = {self._owner_within(self.name, each) for each in parameters}
         return owners.pop() if len(owners) == 1 else self.name

@@ -22,11 +22,11 @@ def fits_of_config(
     *,
     longest: int,
 ) -> Fits:
-    """The largest batch of so many tokens, and the longest sequence up to `longest`, whose training
-    step fits on each of the cards, predicted.
+    """The largest batch and the longest sequence whose training step fits, predicted per card.
 
-    Parameters, gradients and AdamW's state are in bf16, attention is torch's fused one, and nothing
-    is recomputed. Raises ValueError for a config that transformers does not train on tokens alone.
+    The batch is of so many tokens, and the sequence is `longest` at most. Parameters, gradients and
+    AdamW's state are in bf16, attention is torch's fused one, and nothing is recomputed. Raises
+    ValueError for a config that transformers does not train on tokens alone.
     """
 
     def factory(batch: int = 1, sequence: int = sequence) -> tuple[Any, ...]:

@@ -106,8 +106,9 @@ class MeasuredStep:
         return times
 
     def why_unknown(self, breakdown: Breakdown) -> str:
-        """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction to one
-        another or the breakdown; else empty.
+        """The reason why its figures allow no conclusion; empty if they do.
+
+        The figures may be disturbed, spread widely, or contradict one another or the breakdown.
         """
         return next(self._contradictions(breakdown), "")
 

@@ -213,8 +213,9 @@ def _on_device(instance: Instance, device: torch.device) -> Instance:
 
 
 def default_loss(output: Any) -> Tensor:
-    """The output's own loss if it has one, else the sum of its logits, else that of all its
-    floating tensors.
+    """The output's own loss if it has one, else a sum.
+
+    The sum is that of its logits, else that of all its floating tensors.
     """
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)

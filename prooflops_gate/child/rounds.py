@@ -1,4 +1,4 @@
-"""What is seen around each timed round of pytest-benchmark: the core's speed and the GPU's clock.
+"""The core's speed and the GPU's clock around each timed round of pytest-benchmark.
 
 No public hook of pytest-benchmark runs between two rounds, so what runs one is wrapped.
 """

@@ -89,8 +89,9 @@ def too_few(records: int) -> str:
 
 
 def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
-    """The trends of the benchmarks of these names that have enough records for a change to show,
-    changed ones first.
+    """The trends that have enough records for a change to show, changed ones first.
+
+    They are those of the benchmarks of these names.
     """
     found = [
         each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST

@@ -1,4 +1,4 @@
-"""What an instrument of the gate is.
+"""The interface of an instrument of the gate.
 
 It measures pairs of processes, and decides on benchmarks.
 

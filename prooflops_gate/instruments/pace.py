@@ -1,5 +1,4 @@
-"""How long each benchmark runs in a process of a comparison, and how many pairs of processes the
-budget allows.
+"""The seconds of each benchmark in a process of a comparison, and the pairs that fit.
 
 Only the fastest round of each benchmark in a process counts, so a second per benchmark, as
 pytest-benchmark takes it, says hardly more than a fiftieth of one; many processes decide. The first
@@ -112,11 +111,11 @@ class PacePlan:
         return replace(self, budget_s=self.budget_s - spent_s, left_s=self.left_s - spent_s)
 
     def counting_s(self, by: str, pairs: Collection[tuple[Timed, Timed]], left_s: float) -> float:
-        """The seconds that times first leave to counting: none where time alone decides, else a
-        share of the time left.
+        """The seconds that times leave to counting.
 
-        All of it where instructions alone decide, or where the rest would be too short for a first
-        look at times, which decides nothing.
+        There are none if time alone decides, else a share of the time left. All of it where
+        instructions alone decide, or where the rest would be too short for a first look at times,
+        which decides nothing.
 
         >>> costs = {"a": Cost(call_s=0.1)}
         >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)

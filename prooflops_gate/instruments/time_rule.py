@@ -40,8 +40,9 @@ BUDGET = "the budget ended it (--gate-budget)"
 def plan_for(
     benchmarks: int, *, most: int | None = None, all_pairs: bool = False, directions: int = 1
 ) -> Plan:
-    """The error rates of a comparison in at most `most` pairs, confirming ones included where the
-    rest suffice.
+    """The error rates of a comparison in at most `most` pairs.
+
+    The pairs include confirming ones where the rest suffice.
     """
     plan = Plan(benchmarks=max(benchmarks, 1), directions=directions)
     if most is None:
@@ -88,7 +89,7 @@ class TimeRule:
         return decision
 
     def why_open(self, decision: Decision) -> str:
-        """What ended the pairs of an open benchmark, and what they exclude, in words."""
+        """The limit that ended an open benchmark's pairs, and the changes they exclude, in words."""
         ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and decision.effect.pairs >= self.most:
             ended_by = PAIRS

@@ -119,7 +119,7 @@ class Times:
 
     @property
     def stage(self) -> object:
-        """What changes when a look has decided; None before a pair has shown how long one takes."""
+        """A value that changes when a look decides; None before a pair has shown its duration."""
         return (*self.open.values(), *self._slower) if self.taken > 1 else None
 
     def progress(self) -> str:

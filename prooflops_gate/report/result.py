@@ -57,8 +57,9 @@ class Judge:
         return [row for row in rows if self.fails(row, self.settings.allowed_open)]
 
     def fails(self, row: Row, allowed_open: float) -> bool:
-        """Whether a row fails the gate if undecided benchmarks pass where a larger change is
-        excluded.
+        """Whether a row fails the gate.
+
+        Undecided benchmarks pass where a larger change is excluded.
         """
         settings = self.settings
         own = self.markers.get(row.test or row.name, {})
@@ -112,10 +113,9 @@ class Judge:
         return joined(said, found.effort, report_only)
 
     def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """A warning of undecided benchmarks that only pass as all do, or a line on others that
-        pass.
+        """A warning of undecided benchmarks, or a line on those that pass.
 
-        Each may be empty.
+        The warning is of those that pass only because all do. Each may be empty.
         """
         settings = self.settings
         is_open = [row for row in rows if row.is_open]

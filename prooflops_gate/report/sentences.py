@@ -164,7 +164,7 @@ def unchanged(rows: Sequence[Row]) -> str:
 
 
 def next_step(rows: Sequence[Row], failing: Sequence[Row], failed_tests: Sequence[str]) -> str:
-    """What to do next, in one line: of what fails, else of most that is open; empty without any."""
+    """The next step in one line: for failures, else for most that is open; empty without any."""
     if failing:
         return NEXT_STEPS.get(failing[0].verdict, "") or remedy(failing)
     if failed_tests:
@@ -173,7 +173,7 @@ def next_step(rows: Sequence[Row], failing: Sequence[Row], failed_tests: Sequenc
 
 
 def remedy(rows: Sequence[Row]) -> str:
-    """What decides most of the open benchmarks."""
+    """The remedy that decides most of the open benchmarks."""
     reasons = [reason for row in rows if row.is_open for reason in row.note.split("; ")]
     known = [reason for reason in REMEDIES if reason in reasons]
     return REMEDIES[max(known, key=reasons.count)] if known else ""

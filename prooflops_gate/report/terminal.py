@@ -90,7 +90,7 @@ def box(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
 
 
 def below_the_box(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
-    """What to know of the run; with -v the figures, and all there is."""
+    """Notes on the run; with -v the figures and all details."""
     yield from map(TerminalLine, result.lines)
     if not is_verbose:
         return

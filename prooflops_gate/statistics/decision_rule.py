@@ -81,11 +81,10 @@ class Plan:
 
     @property
     def plain_pairs(self) -> int:
-        """The fresh pairs that confirm a change in every pair of the first look, if each shows it
-        too; 0: none do.
+        """The fresh pairs that confirm a change in every pair of the first look.
 
-        Without a change the chance of n pairs that all show the same is 2^-n, for each benchmark
-        and direction.
+        Each of them must show it, too. 0 means that no number suffices. Without a change the chance
+        of n pairs that all show the same is 2^-n, for each benchmark and direction.
 
         >>> [Plan(benchmarks=number).plain_pairs for number in (1, 64, 500)]
         [5, 8, 11]
