@@ -89,7 +89,7 @@ class TimeRule:
         return decision
 
     def why_open(self, decision: Decision) -> str:
-        """The limit that ended an open benchmark's pairs, and the changes they exclude, in words."""
+        """The limit that ended an open benchmark's pairs, and the changes they exclude."""
         ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and decision.effect.pairs >= self.most:
             ended_by = PAIRS
