@@ -86,9 +86,8 @@ class Flush:
         __tracebackhide__ = True
         seen = self.check
         assert seen is None or not seen.still_hot, (
-            f"a cold benchmark flushes {self.bytes} bytes, but after that a read takes {seen} as "
-            f"long as from a warm "
-            "cache: the caches are still hot"
+            f"a flush of {self.bytes} bytes left the caches hot: a read after it takes {seen} as "
+            "long as from a warm cache"
         )
         return {
             "flush_bytes": self.bytes,

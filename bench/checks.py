@@ -134,6 +134,5 @@ def assert_declared(flops: int, examined: Examined) -> None:
     """
     __tracebackhide__ = True
     assert flops == examined.flops, (
-        f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that "
-        f"were dispatched"
+        f"{flops} FLOPs are declared, but the dispatched products have {examined.flops}"
     )

@@ -155,7 +155,7 @@ def layer_norm(x: Tensor, out: Tensor) -> Kernel:
         close_to(normalise, x),
         more_flops=2 * rows,
         more_bytes=8 * rows,
-        why="counted with each row's mean and deviation, which the formula leaves out",
+        why="the count has each row's mean and deviation, which the formula omits",
         label="allocates its result" if x.device.type == "cpu" else "",
     )
 

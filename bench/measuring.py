@@ -404,9 +404,8 @@ def run_rounds(
     )
     if flush is not None and benchmark.stats is not None:
         assert flush.calls - flushed >= rounds.number, (
-            f"the caches were flushed {flush.calls - flushed} times, but should before each of "
-            f"{rounds.number} cold "
-            "rounds"
+            f"the caches were flushed {flush.calls - flushed} times, but there were "
+            f"{rounds.number} cold rounds"
         )
     is_led = before_round is not None and not call.is_prepared
     return rounds.number * (calls + is_led)

@@ -289,9 +289,8 @@ def assert_bytes(
     with counted.flops() as seen:
         function()
     assert seen.moved_bytes == work.bytes + uncounted, (
-        f"{work.bytes} bytes are declared (and {uncounted} left out), but should be the "
-        f"{seen.moved_bytes} of the "
-        "tensors that were read and written"
+        f"{work.bytes} bytes are declared ({uncounted} more are uncounted), but the operators read "
+        f"and wrote {seen.moved_bytes}"
     )
     return seen
 

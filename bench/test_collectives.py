@@ -204,7 +204,7 @@ def text_of(size: int) -> str:
 def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, delivery):
     most = MOST_BYTES.get(device.type, {}).get(pace, SIZES[-1])
     if size > most or (pace == "quick" and size not in QUICK_SIZES):
-        pytest.skip(f"the {pace} pace leaves this out on {device.type}")
+        pytest.skip(f"the {pace} pace omits this size on {device.type}")
     if min(ranks.gather(sizing.room_bytes())) < HELD * size:
         pytest.skip(f"each rank needs {HELD * size:,} bytes; a card has fewer free")
     collective = TimedCollective(name, size, ranks)

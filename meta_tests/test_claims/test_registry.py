@@ -138,7 +138,7 @@ def test_a_citation_of_no_known_place_is_refused(claim_that_cites, citation, mes
         ({"quote": "“one two"}, "must be a quote in “ ”"),
         ({"quote": "the whole document"}, "must be a quote in “ ”, or one of §, table"),
         ({"quote": "§ "}, "and its name or number"),
-        ({"quote": "table 3"}, "a place is there twice"),
+        ({"quote": "table 3"}, "it lists a place twice"),
     ],
 )
 def test_a_source_whose_places_cannot_be_found_is_refused(claim_that_cites, places, message):

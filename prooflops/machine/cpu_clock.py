@@ -72,7 +72,7 @@ def _chain() -> Callable[[int, int], int]:
         return function_of(_x86_loop("4801f0" * UNROLLED))
     if machine in ("aarch64", "arm64"):
         return function_of(_arm_loop("0000018b" * UNROLLED))
-    raise NoClock(f"no chain of additions is known for {machine}")
+    raise NoClock(f"the clock of {machine} cores cannot be measured yet")
 
 
 def _x86_loop(body: str) -> bytes:

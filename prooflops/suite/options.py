@@ -21,7 +21,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
     parser.addini(
         "floor_undecided",
-        "pass or fail: how a run ends in which other work kept a stated floor from being judged",
+        "pass or fail: the result of a run in which other work left a stated floor undecided",
         default="pass",
     )
 

@@ -54,9 +54,7 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
         rank = size = local = -1
     if not 0 <= rank < size or local < 0:
         got = ", ".join(f"{name}={environment[name]}" for name in VARIABLES[:3])
-        raise ValueError(
-            f"the environment should name a rank below WORLD_SIZE, and a local rank, got {got}"
-        )
+        raise ValueError(f"RANK must be below WORLD_SIZE, and LOCAL_RANK not negative; got {got}")
     return JobRank(rank, size, local)
 
 

@@ -155,7 +155,7 @@ def end_of(
     reasons = [each.reason for each, of in zip(outcomes, statuses, strict=True) if of == status]
     row: dict[str, Any] = {
         "status": status,
-        "reason": shortened(reasons[0] if reasons else "no test of its kind"),
+        "reason": shortened(reasons[0] if reasons else "no outcome was reported"),
         "seconds": round(sum(report.duration for report in reports), 3),
         "outcomes": [asdict(outcome) for outcome in outcomes],
     }

@@ -64,7 +64,7 @@ class Source(TypedRow):
         for place in self.places:
             _check_place(place)
         if len(set(self.places)) < len(self.places):
-            raise ValueError("a place is there twice")
+            raise ValueError("it lists a place twice")
 
     def cited_at(self, place: str) -> str:
         """This source as a reader needs it: title, place in it, address."""
@@ -304,5 +304,5 @@ def _row(kind: type[AnyRow], row: Mapping[str, Any]) -> AnyRow:
 
 def _add(rows: dict[str, AnyRow], key: str, row: AnyRow) -> None:
     if key in rows:
-        raise ValueError(f"{type(row).__name__.lower()} {key!r} is there twice")
+        raise ValueError(f"{type(row).__name__.lower()} {key!r} is defined twice")
     rows[key] = row

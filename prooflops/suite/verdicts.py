@@ -130,7 +130,7 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     elif claim.on_record and not outcomes:
         verdict, reason = "on record", statement or "a sourced fact that no machine can settle"
     else:
-        verdict, reason = "not checked", _reasons(unmet) or "no test of it ran"
+        verdict, reason = "not checked", _reasons(unmet) or "none of its tests ran"
     return Verdict(
         claim,
         verdict=verdict,

@@ -18,8 +18,8 @@ from prooflops_gate.history.records import SCHEMA
 ROOT = Path(__file__).resolve().parents[3]
 BENCHMARKS = "bench/"
 CAUSES_OF_A_LOST_PROCESS = {
-    "crashed": "a library below Python, the driver or the machine: its process ended",
-    "timed out": "unknown: it hung, or is too slow here",
+    "crashed": "a native library, the driver or the machine: its process died",
+    "timed out": "unknown: it hung, or is too slow on this machine",
 }
 
 

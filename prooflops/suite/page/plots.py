@@ -123,7 +123,7 @@ def rates_by_size(report: RunReport) -> Section | None:
     )
     fastest = max(products, key=lambda each: each.arithmetic_rate or 0)
     return Section(
-        "How fast are products of each dtype, and from which size on?",
+        "How fast are products, by dtype and size?",
         remarks=[f"Lines join the square products. {HOLLOW}"],
         plot=plot,
         answer=f"The fastest is {fastest.name}: {fastest.rate_text}.",
