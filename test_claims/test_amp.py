@@ -174,6 +174,11 @@ def test_under_autocast_an_operation_has_the_values_of_its_dtype(device, name, l
         x = drawn.to(dtype)
         with torch.autocast(device.type, LOW[low]):
             got = call(name, x)
+            with torch.autocast(device.type, enabled=False):
+                without = call(name, x)
+        equal(without, call(name, x), "the values where it is off within", dtype=dtype)
+        decorated = torch.autocast(device.type, LOW[low])(call)
+        equal(decorated(name, x), got, "the values of a decorated function", dtype=dtype)
         chosen = chosen_dtype(name, device.type, LOW[low], dtype)
         equal(got.dtype, chosen, "the result's dtype", dtype=dtype)
         equal(got, call(name, x.to(chosen)), "the values under autocast", dtype=dtype)
