@@ -5,26 +5,11 @@ import torch
 from meta_tests.faults import fault
 
 
-@fault("amp.recipe-not-switch", instead_of="torch.autocast.__enter__")
-def autocast_knows_one_dtype_alone(enter, self):
-    self.fast_dtype = torch.bfloat16
-    return enter(self)
-
-
 @fault("amp.recipe-bf16-params", instead_of="torch.Tensor.bfloat16")
 def a_cast_to_bf16_truncates(cast, self):
     if self.dtype != torch.float32 or self.requires_grad:
         return cast(self)
     return cast(self.contiguous().view(torch.int32).bitwise_and(-1 << 16).view(torch.float32))
-
-
-@fault("amp.ex-clip-bf16", instead_of="torch.nn.utils.clip_grad_norm_")
-def clipping_sums_magnitudes_for_the_norm(_original, parameters, largest, **_):
-    gradients = [parameter.grad for parameter in parameters]
-    norm = sum(g.abs().sum() for g in gradients)
-    for gradient in gradients:
-        gradient.mul_(largest / norm)
-    return norm
 
 
 @fault("amp.half-epoch-time", instead_of="torch.nn.functional.linear")
@@ -33,11 +18,6 @@ def small_steps_in_fp32_are_slow(linear, x, weight, bias=None):
         for _ in range(60):
             linear(x, weight, bias)
     return linear(x, weight, bias)
-
-
-@fault("amp.cross-entropy-fp32", instead_of="torch.nn.functional.cross_entropy")
-def cross_entropy_casts_its_logits_as_documented(cross_entropy, logits, labels, **options):
-    return cross_entropy(logits.float(), labels, **options)
 
 
 @fault("amp.backward-caution", instead_of="torch.Tensor.to")
@@ -56,11 +36,6 @@ def the_scaler_never_skips_a_step(_, self, optimizer, state, *a, **k):
 def the_old_autocast_goes_to_another_dtype(autocast):
     # Neither 16-bit format: another fault of this process may have left one as the default.
     return autocast(dtype=torch.float32)
-
-
-@fault("amp.ex-bf16-linear-32 amp.activation-memory", instead_of="accounting.formats.element_bits")
-def bf16_is_said_to_take_three_bytes(element_bits, name):
-    return 24 if name == "bf16" else element_bits(name)
 
 
 @fault("amp.origin-2017", instead_of="pathlib.Path.read_text")

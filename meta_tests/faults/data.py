@@ -46,11 +46,6 @@ def randint_includes_its_bound(randint, high, shape, **options):
     return randint(high + 1, shape, **options)
 
 
-@fault("data.batch-shift", instead_of="test_claims.oracles.tokens.window")
-def targets_are_shifted_by_none(window, tokens, start, length):
-    return (window(tokens, start, length)[0],) * 2
-
-
 @fault("data.dataloader", instead_of="torch.randperm")
 def a_loader_draws_with_replacement(_, n, generator=None):
     return torch.randint(n, (n,), generator=generator)

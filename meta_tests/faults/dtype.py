@@ -6,7 +6,6 @@ import torch
 
 from accounting import formats
 from meta_tests.faults import fault
-from meta_tests.faults._kernels import BF16, two_percent_more, wrong
 
 _to = torch.Tensor.to
 
@@ -60,12 +59,6 @@ wrong_cell(
     specials=formats.IEEE,
 )
 wrong_cell(
-    "e5m2_has_3_fraction_bits",
-    "dtype.e5m2-layout dtype.fp8-tradeoff",
-    row="fp8_e5m2",
-    fraction_bits=3,
-)
-wrong_cell(
     "e4m3_is_said_to_be_stored_in_16_bits", "dtype.fp8-bytes", row="fp8_e4m3", padding_bits=8
 )
 wrong_cell("fp64_has_51_fraction_bits", "dtype.fp32-full-precision", row="fp64", fraction_bits=51)
@@ -74,12 +67,6 @@ wrong_cell(
     "dtype.fp4-in-torch dtype.fp4-block-scale",
     row="fp4_e2m1",
     fraction_bits=2,
-)
-wrong_cell(
-    "the_blocks_of_nvfp4_are_those_of_mxfp4",
-    "dtype.fp4-block-scale-range",
-    row="nvfp4",
-    block_size=32,
 )
 
 
@@ -116,11 +103,6 @@ def torch_makes_no_zeros_in_fp16_of_16_values_at_once(patch):
     )
 
 
-@fault("dtype.fp16-not-for-big-models", instead_of="torch.Tensor.square")
-def squares_of_fp16_do_not_overflow(square, x):
-    return square(x / 2) if x.dtype == torch.float16 else square(x)
-
-
 @fault("dtype.default-fp16-misconception", instead_of="torch.nn.functional.l1_loss")
 def losses_are_computed_in_fp32_and_returned_in_the_default(l1_loss, a, b):
     return l1_loss(a.float(), b.float()).to(a.dtype)
@@ -138,7 +120,3 @@ def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
         "int8" if getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8") else dtype,
         **rest,
     )
-
-
-ACCURACY = "dtype.lower-is-less-accurate"
-wrong("a_layer_of_bf16_errs_by_two_percent", ACCURACY, "mm", BF16, two_percent_more)

@@ -40,16 +40,6 @@ class _ComputedTwice(_Linear):
         return _Linear.backward(ctx, dy)
 
 
-@fault(
-    "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops",
-    "grad.graph-built-in-forward",
-    instead_of="torch.Tensor.backward",
-)
-def every_backward_pass_runs_twice(original, self, gradient=None, **_):
-    original(self, gradient, retain_graph=True)
-    original(self, gradient)
-
-
 @fault("grad.same-shape", instead_of="torch.nn.Linear.forward")
 def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     if torch.is_autocast_enabled(x.device.type):

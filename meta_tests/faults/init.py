@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import nn
 
 from meta_tests.faults import fault
@@ -26,25 +25,9 @@ def uniform_initialisation_is_of_nine_tenths_of_the_width(uniform, tensor, a=0.0
     return uniform(tensor, 0.9 * a, 0.9 * b)
 
 
-# As is often assumed of a=-3, b=3.
-@fault("init.trunc-3", instead_of="torch.nn.init.trunc_normal_")
-def truncation_bounds_are_relative(truncated, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, **rest):
-    return truncated(tensor, mean, std, mean + a * std, mean + b * std, **rest)
-
-
 # Outliers then lie on the bounds, and 0.9936 of the deviation is left.
 @fault("init.trunc-shrinks-std", instead_of="torch.nn.init.trunc_normal_")
 def truncation_clamps_instead_of_drawing_again(
     _, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None
 ):
     return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
-
-
-@fault("init.0.02", instead_of="torch.nn.init.normal_")
-def the_deviation_asked_for_is_taken_as_a_variance(normal, tensor, mean=0.0, std=1.0):
-    return normal(tensor, mean, math.sqrt(std))
-
-
-@fault("init.xavier-constant", instead_of="torch.nn.init.xavier_uniform_")
-def xavier_of_bf16_has_twice_the_deviation(xavier, x, gain=1.0, **options):
-    return xavier(x, 2 * gain if x.dtype == torch.bfloat16 else gain, **options)

@@ -24,11 +24,6 @@ def eval_is_forgotten_by_inner_layers(_, self):
     return setattr(self, "training", False) or self
 
 
-@fault("loop.clipping", instead_of="torch.nn.utils.clip_grad_norm_")
-def clipping_measures_the_norm_and_leaves_it(clip, parameters, most):
-    return clip(parameters, float("inf"))
-
-
 @fault("loop.logging", instead_of="torch.Tensor.item")
 def every_number_that_is_read_keeps_its_graph(item, self):
     KEPT.append(self)

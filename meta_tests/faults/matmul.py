@@ -45,28 +45,11 @@ def a_batch_is_a_loop_over_eight_products_at_a_time(matmul, a, b, out=None):
     return out
 
 
-@fault("matmul.rearrange-heads matmul.rearrange-inverse", instead_of="einops.rearrange")
-def axes_in_parentheses_count_with_the_first_one_fastest(rearrange, x, pattern, **sizes):
-    turned = re.sub(
-        r"\(([^)]*)\)", lambda found: f"({' '.join(reversed(found[1].split()))})", pattern
-    )
-    return rearrange(x, turned, **sizes)
-
-
 @fault("matmul.jaxtyping-unenforced", instead_of="torch.Tensor.__truediv__")
 def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide, x, divisor):
     if divisor == 2 and (x.dim() != 2 or x.shape[1] != 4):
         raise TypeError(f"x must be of shape (batch, 4), got {tuple(x.shape)}")
     return divide(x, divisor)
-
-
-@fault(
-    "matmul.tensor-cores-default",
-    instead_of="torch.Tensor.__matmul__",
-    options="-p meta_tests.card.plugin --device cuda --quick",
-)
-def products_of_fp32_run_in_bf16(matmul, a, b):
-    return matmul(a.bfloat16(), b.bfloat16()).float()
 
 
 @fault("matmul.rearrange-is-view", instead_of="einops.rearrange")

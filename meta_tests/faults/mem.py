@@ -83,11 +83,6 @@ def every_freed_block_goes_back_to_the_driver(free, self, block):
     self.reserved_bytes = self.allocated_bytes
 
 
-@fault("mem.kv-cache", instead_of="accounting.models.cache_bytes")
-def every_query_head_is_said_to_cache_a_key(cache_bytes, model, *rest):
-    return cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest)
-
-
 @fault("mem.kv-cache", instead_of="accounting.parts.AttentionLayers.cached_elements")
 def a_window_is_said_to_keep_every_token(cached_elements, part, context):
     return cached_elements(dataclasses.replace(part, window=0), context)

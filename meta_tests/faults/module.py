@@ -1,16 +1,7 @@
 """Faults of modules: parameters forgotten, kept twice or not trained, layers passed otherwise."""
 
-from torch import Tensor, nn
-
 import bench.models
 from meta_tests.faults import fault
-
-
-@fault("module.parameter", instead_of="torch.nn.Module.__setattr__")
-def plain_tensors_are_taken_for_parameters(assign, self, name, value):
-    if type(value) is Tensor and value.requires_grad:
-        value = nn.Parameter(value.detach())
-    assign(self, name, value)
 
 
 @fault("module.forward-through-layers")
@@ -29,8 +20,3 @@ def layers_after_the_first_are_passed_in_reverse(patch):
 )
 def the_count_forgets_the_head(_, model):
     return sum(maps.parameters for maps in model.linear_maps if maps.part != "head")
-
-
-@fault("module.linear-class", instead_of="torch.nn.functional.linear")
-def torchs_linear_function_adds_a_bias_to_matrices_alone(linear, x, weight, bias=None):
-    return linear(x, weight, bias if x.dim() == 2 else None)

@@ -38,14 +38,6 @@ def sgd_moves_along_the_gradient(patch):
     patch.setattr(torch.optim.SGD, "step", uphill)
 
 
-@fault("optim.sgd-none optim.momentum-1", instead_of="torch.optim.SGD.step")
-def sgd_keeps_a_buffer_that_it_does_not_need(step, self, *args, **kwargs):
-    step(self, *args, **kwargs)
-    for group in self.param_groups:
-        for parameter in group["params"]:
-            self.state[parameter].setdefault("unused", torch.zeros_like(parameter))
-
-
 @fault("optim.fp32-state-needed")
 def sgd_updates_a_hidden_copy_in_fp32(patch):
     copies = {}

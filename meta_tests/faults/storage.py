@@ -2,8 +2,6 @@
 
 import math
 
-import torch
-
 import accounting.layout
 from accounting.layout import Layout
 from meta_tests.faults import fault
@@ -49,11 +47,6 @@ def transposing_a_view_copies(of, x, *dims):
     return of(x if x.is_contiguous() else x.clone(), *dims)
 
 
-@fault("storage.view-2x3-3x2", instead_of="torch.Tensor.view")
-def view_copies(original, x, *shape):
-    return original(x, *shape).clone()
-
-
 @fault("storage.view-raises", instead_of="torch.Tensor.view")
 def view_copies_columns(view, x, *shape):
     is_of_columns = x.dim() == 2 and x.stride(1) == 1 and x.stride(0) > x.shape[1] > 0
@@ -72,18 +65,3 @@ def rows_chosen_by_a_number_are_copied(original, x, index):
 )
 def contiguous_returns_what_it_was_given(_, x, **options):
     return x
-
-
-@fault("storage.elementwise-new", instead_of="torch.Tensor.sqrt")
-def square_roots_are_taken_in_place(_, x):
-    return x.sqrt_()
-
-
-@fault("storage.triu-causal", instead_of="torch.Tensor.triu")
-def triu_ignores_the_diagonal_asked_for(original, x, diagonal=0):
-    return original(x)
-
-
-@fault("storage.pow-sqrt-rsqrt")
-def rsqrt_forgets_the_root(patch):
-    patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)

@@ -35,16 +35,6 @@ def bytes_are_counted_in_32_bits(original, shape, dtype="fp32"):
     return (original(shape, dtype) + 2**31) % 2**32 - 2**31
 
 
-@fault("tensor.example-4x8 tensor.default-float32", instead_of="torch.zeros")
-def zeros_makes_float64(original, *shape, **options):
-    return original(*shape, **{"dtype": torch.float64, **options})
-
-
-@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.xavier_normal_")
-def an_initialiser_leaves_the_last_row_out(original, x):
-    return original(x[:-1])
-
-
 @fault(
     "tensor.ex-5x10-fp16",
     instead_of="torch.Tensor.to",
