@@ -265,6 +265,7 @@ def test_a_sum_over_unnamed_indices_is_longer_than_its_format_counts(device, dty
 @pytest.mark.parametrize(
     "equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"]
 )
+@fewer
 @given(data=st.data())
 def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
     letters = sorted({*equation} - {*",->"})
