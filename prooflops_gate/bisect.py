@@ -81,7 +81,7 @@ class Bisection:
             commit = self.git("rev-parse", "HEAD")
             if commit == last:
                 raise pytest.UsageError(
-                    f"--gate-bisect: git neither ends nor goes on from {self.described(commit)}"
+                    f"--gate-bisect: git stopped at {self.described(commit)} without a result"
                 )
             last = commit
             if name not in self.steps.get(commit, {}):

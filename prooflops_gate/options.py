@@ -363,7 +363,7 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     if option("benchmark_disable", None) is None:
         raise ValueError(
             "the gate compares what pytest-benchmark measures, and that plugin is not active: add "
-            "-p pytest_benchmark.plugin, which also helps beside -p no:benchmark"
+            "-p pytest_benchmark.plugin, which also works with -p no:benchmark"
         )
 
 

@@ -67,7 +67,7 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
             return from_library(content)
         except ImportError as error:
             raise ValueError(
-                f"{unread}. With transformers 5 or later installed it would be counted ({error})"
+                f"{unread}. Install transformers 5 or later to count it ({error})"
             ) from None
         except ValueError as error:
             raise ValueError(f"{unread}; {error}") from error
@@ -104,7 +104,7 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
     if ignored and values["model_type"] in MODEL_TYPES:
         stated = ", ".join(f"{key}={values[key]!r}" for key in ignored)
         raise ValueError(
-            f"{version} knows no {stated}; ignore={ignored} passes over what changes no size"
+            f"{version} knows no {stated}; ignore={ignored} accepts keys that change no size"
         )
     if ignored:
         warnings.warn(

@@ -49,7 +49,7 @@ class CountedProducts(Part):
         raise ValueError(f"the FLOPs of one further token are unknown for {self.name}")
 
     def cached_elements(self, *_: Any) -> int:
-        raise ValueError(f"the cache is unknown of {self.name}")
+        raise ValueError(f"the cache of {self.name} is unknown")
 
     def _step(self, batch: int, sequence: Lengths, pairs: str) -> StepFlops:
         if pairs != "full":

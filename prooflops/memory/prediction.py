@@ -264,7 +264,7 @@ def predicted_memory(
 def _target(device: str | torch.device) -> torch.device:
     device = torch.device(device)
     if device.type == "meta":
-        raise ValueError("device must be cpu or cuda, got 'meta', whose kernels are others")
+        raise ValueError("device must be cpu or cuda, got 'meta', whose kernels differ")
     validated_choice("device", device.type, PREDICTED_DEVICES)
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError(
@@ -306,8 +306,8 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
             if "data is not allocated yet" not in str(error):
                 raise
             raise RuntimeError(
-                f"an operator reads a tensor's memory, and fake tensors have none, behind "
-                f"{ledger.operator}: sparse constructors and foreign kernels do. Give it a fake "
+                f"an operator after {ledger.operator} reads a tensor's memory, and fake tensors "
+                "have none. Sparse constructors and foreign kernels do so. Give it a fake "
                 "(torch.library.register_fake), use dense tensors, or measure the block"
             ) from error
         except AssertionError as error:

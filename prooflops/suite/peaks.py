@@ -29,14 +29,14 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
     {'bf16': 989000000000000.0, 'fp8_e4m3': 1979000000000000.0}
     >>> stated_peaks(["bf16=989"])
     Traceback (most recent call last):
-    ValueError: --peak bf16=989: 989 FLOP/s is no peak; in FLOP/s, 989 TFLOP/s is bf16=989e12
+    ValueError: --peak bf16=989: 989 FLOP/s is not a peak; in FLOP/s, 989 TFLOP/s is bf16=989e12
     """
     found: dict[str, float] = {}
     for word in words:
         dtype, value = named_number(word, "--peak", "dtype", MATRIX_DTYPES)
         if not LEAST_FLOP_PER_S <= value <= LARGEST_FLOP_PER_S:
             raise ValueError(
-                f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; "
+                f"--peak {word}: {engineering(value, 'FLOP/s')} is not a peak; "
                 "in FLOP/s, 989 TFLOP/s is bf16=989e12"
             )
         found[dtype] = value

@@ -283,7 +283,7 @@ def check_name(name: str) -> str:
     """Validates a baseline's name, and returns it. Raises ValueError."""
     if not _NAME.fullmatch(name) or name == "latest" or name.endswith(".json"):
         raise ValueError(
-            "a baseline's name is letters, digits and . _ + - "
+            "a baseline's name must have only letters, digits and . _ + - "
             "(up to 80, not 'latest', no '.json'), "
             f"got {name!r}"
         )
