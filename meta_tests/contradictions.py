@@ -3,9 +3,8 @@
 import re
 
 from prooflops.suite.page.highlights import limits, unusual
-from prooflops.suite.page.plots import training_steps
 from prooflops.suite.page.reconciled import FEW_LAUNCHES, LEAST_SHARE_OF_A_ROOF
-from prooflops.suite.page.tables import best_products
+from prooflops.suite.page.tables import best_products, steps_table
 from prooflops.suite.peaks import DERIVED
 
 ROUNDING = 1e-6
@@ -20,8 +19,7 @@ def contradictions(report):
 
 
 def _shares(report):
-    steps = training_steps(report)
-    rows = [" ".join(row[:-1]) for row in steps.rows] if steps else []
+    rows = [" ".join(row[:-1]) for row in steps_table(report.benchmarks)]
     for text in [*limits(report), *unusual(report), *rows]:
         if any(float(share) > 100 for share in re.findall(r"([\d.]+) ?%", text)):
             yield f"a share over 100 %: {text}"

@@ -15,6 +15,8 @@ from prooflops.suite.page.tables import (
     benchmark_table,
     predictions_table,
     rates_table,
+    step_remarks,
+    steps_table,
     unmeasured_table,
 )
 from prooflops.suite.page.words import words_section
@@ -64,6 +66,8 @@ def page_of(report: RunReport) -> Page:
             Section("Unusual about this machine", remarks=highlights.unusual(report),
                     anchor="unusual", absent="Nothing."),
             rates_section(report),
+            Section("Training steps", steps_table(report.benchmarks),
+                    [*step_remarks(report.benchmarks)], anchor="steps", absent=ABSENT),
             Section("Plots", parts=plots_of(report), anchor="plots", is_folded=False,
                     absent=ABSENT),
             history_section(report),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prooflops.suite.page.measurement import CONTENDED, Measurement
+from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import kernels_of, memory_stream, roofline_table, spread_text
-from prooflops.suite.peaks import published_mfu_text
-from prooflops_gate.console.tables import engineering, share
-from prooflops_gate.page.plot import Axis, Block, Line, Plot, Point
+from prooflops_gate.console.tables import engineering
+from prooflops_gate.page.plot import Axis, Line, Plot, Point
 from prooflops_gate.page.section import Section
 
 HOLLOW = "A hollow point allows no conclusion: contended, above its roof, or spread too widely."
@@ -18,18 +17,11 @@ ROOFS = (
     "memory bandwidth (sloped). Attainable is the lower one, at the bandwidth for the kernel's "
     "share of reads. *: the counter uses another convention (`counted_otherwise`)."
 )
-PARTS = ("forward", "backward", "optimizer")
-# Families of whole training steps.
-TRAINING_STEPS = ("step", "mfu")
-STEPS_HEAD = ["step", "time", *PARTS, "of best rate", "MFU", "tokens/s", "J/token", "spread"]
-NOT_KNOWN = "not known"
-ROW_HEIGHT = 26.0
-AXIS_HEIGHT = 90.0
 
 
 def plots_of(report: RunReport) -> list[Section]:
     """The plots for which this run has data."""
-    found = [make(report) for make in (roofline, rates_by_size, training_steps)]
+    found = [make(report) for make in (roofline, rates_by_size)]
     return [section for section in found if section]
 
 
@@ -132,65 +124,3 @@ def rates_by_size(report: RunReport) -> Section | None:
 
 def _spot(product: Measurement) -> tuple[float, float]:
     return product.number("flops"), product.arithmetic_rate or 0.0
-
-
-def training_steps(report: RunReport) -> Section | None:
-    """The time of each training step, its parts, and what it reaches."""
-    steps = [each for each in report.benchmarks if each.family in TRAINING_STEPS]
-    if not steps:
-        return None
-    blocks = []
-    remarks = []
-    known: list[str] = []
-    for each in steps:
-        times = {part: each.number(f"{part}_s") for part in PARTS if each.has(f"{part}_s")}
-        if times and not each.unsettled:
-            blocks += _blocks(len(known), each.case, times)
-            known.append(each.case)
-        kinds = dict(each.info.get("seconds_by_kind") or {})
-        if kinds:
-            kinds["no kernel"] = each.number("idle_s")
-            listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
-            remarks.append(f"{each.case} by kind of kernel: {listed}")
-    if any(each.has("mfu") for each in steps):
-        remarks.append(f"Published MFU: {published_mfu_text()}.")
-    plot = Plot(
-        title="Time of a training step by parts",
-        x=Axis("ms", low=0.0),
-        y=Axis(rows=known),
-        blocks=blocks,
-        legend=PARTS,
-        height=AXIS_HEIGHT + ROW_HEIGHT * len(known),
-    )
-    rows = [STEPS_HEAD, *map(_step_row, steps)]
-    return Section("Training steps", rows, remarks, plot if known else None)
-
-
-def _step_row(step: Measurement) -> list[str]:
-    """A step's times and rates; a contended one has its longest time alone."""
-    time = engineering(step.median_s, "s")
-    if step.unsettled:
-        time = f"at most {time}" if step.unsettled == CONTENDED else NOT_KNOWN
-        blank = ["-"] * (len(STEPS_HEAD) - 3)
-        return [step.case, time, *blank, spread_text(step)]
-    parts = [_quantity(step, f"{part}_s", "s") for part in PARTS]
-    of_best, mfu = (share(step.number(key) or None, "-") for key in ("share_of_ceiling", "mfu"))
-    rate = f"{step.number('tokens_per_s'):,.0f}" if step.has("tokens_per_s") else "-"
-    energy = _quantity(step, "joules_per_token", "J")
-    return [step.case, time, *parts, of_best, mfu, rate, energy, spread_text(step)]
-
-
-def _quantity(bench: Measurement, key: str, unit: str) -> str:
-    return engineering(bench.number(key), unit) if bench.has(key) else "-"
-
-
-def _blocks(place: int, case: str, times: dict[str, float]) -> list[Block]:
-    """The parts of a step, each behind the one before."""
-    blocks = []
-    left = 0.0
-    for series, (part, time_s) in enumerate(times.items()):
-        right = left + 1e3 * time_s
-        title = f"{case}, {part}: {engineering(time_s, 's')}"
-        blocks.append(Block(place, left, right, title, series))
-        left = right
-    return blocks

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from prooflops.suite.page.measurement import Measurement
-from prooflops.suite.peaks import share_of_peak
+from prooflops.suite.page.measurement import CONTENDED, NOT_KNOWN, Measurement
+from prooflops.suite.peaks import published_mfu_text, share_of_peak
 from prooflops_gate.console.tables import binary, engineering, share
 
 PLACED = (
@@ -43,6 +43,10 @@ ROOFLINE_HEAD = [
     "on paper",
 ]
 FASTEST_ROUND = "fastest round"
+# Families of whole training steps, and the parts of a step.
+TRAINING_STEPS = ("step", "mfu")
+PARTS = ("forward", "backward", "optimizer")
+STEPS_HEAD = ["step", "time", *PARTS, "of best rate", "MFU", "tokens/s", "J/token", "spread"]
 PREDICTIONS_HEAD = ["quantity", "benchmark", "predicted", "measured", "ratio"]
 # Quantity, unit, and the keys of the prediction and of the measurement.
 PREDICTIONS = (
@@ -166,6 +170,46 @@ def roofline_table(kernels: Sequence[Measurement]) -> list[list[str]]:
             f"{paper:.3g}" if paper else "no peak on record",
         ])  # fmt: skip
     return rows
+
+
+def steps_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
+    return [each for each in benchmarks if each.family in TRAINING_STEPS]
+
+
+def steps_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+    """One row per training step: its time, its parts, and what it reaches."""
+    rows = [_step_row(step) for step in steps_of(benchmarks)]
+    return [STEPS_HEAD, *rows] if rows else []
+
+
+def _step_row(step: Measurement) -> list[str]:
+    """A step's times and rates; a contended one has its longest time alone."""
+    time = engineering(step.median_s, "s")
+    if step.unsettled:
+        time = f"at most {time}" if step.unsettled == CONTENDED else NOT_KNOWN
+        blank = ["-"] * (len(STEPS_HEAD) - 3)
+        return [step.case, time, *blank, spread_text(step)]
+    parts = [_quantity(step, f"{part}_s", "s") for part in PARTS]
+    of_best, mfu = (share(step.number(key) or None, "-") for key in ("share_of_ceiling", "mfu"))
+    rate = f"{step.number('tokens_per_s'):,.0f}" if step.has("tokens_per_s") else "-"
+    energy = _quantity(step, "joules_per_token", "J")
+    return [step.case, time, *parts, of_best, mfu, rate, energy, spread_text(step)]
+
+
+def _quantity(bench: Measurement, key: str, unit: str) -> str:
+    return engineering(bench.number(key), unit) if bench.has(key) else "-"
+
+
+def step_remarks(benchmarks: Sequence[Measurement]) -> Iterator[str]:
+    """The kinds of kernels in each step, and the published MFU."""
+    for step in steps_of(benchmarks):
+        kinds = dict(step.info.get("seconds_by_kind") or {})
+        if kinds:
+            kinds["no kernel"] = step.number("idle_s")
+            listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
+            yield f"{step.case} by kind of kernel: {listed}"
+    if any(step.has("mfu") for step in steps_of(benchmarks)):
+        yield f"Published MFU: {published_mfu_text()}."
 
 
 def predictions_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:

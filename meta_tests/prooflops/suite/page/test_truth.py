@@ -11,10 +11,16 @@ from prooflops.suite.page.delivery import Figure, bars, figures, verdict
 from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
-from prooflops.suite.page.plots import roofline, training_steps
+from prooflops.suite.page.plots import roofline
 from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
-from prooflops.suite.page.tables import best_products, rates_table, spread_text
+from prooflops.suite.page.tables import (
+    best_products,
+    rates_table,
+    spread_text,
+    step_remarks,
+    steps_table,
+)
 from prooflops.suite.peaks import share_of_peak
 from prooflops_gate.page.markdown import markdown
 
@@ -51,7 +57,7 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of):
     assert contradictions(report) == []
     assert best_products(report.benchmarks)["bf16"].unsettled == "contended"
     case = STEP.removeprefix("step[").removesuffix("]")
-    row = next(row for row in training_steps(report).rows if row[0] == case)
+    row = next(row for row in steps_table(report.benchmarks) if row[0] == case)
     assert (row[1], row[-1]) == ("not known", "0.0%: above its best rate")
     row = next(each for each in report.benchmarks if each.name == ROW)
     assert row.rate is None
@@ -243,13 +249,6 @@ def test_the_memory_roof_meets_every_ceiling_and_begins_left_of_every_kernel(rep
     assert right >= max(start for (start, _), _ in ceilings)
 
 
-def test_a_plot_has_no_row_for_a_step_that_is_not_known(report):
-    section = training_steps(report)
-    known = [row[0] for row in section.rows[1:] if row[1] != "not known"]
-    assert section.plot.y.rows == known
-    assert 0 < len(known) < len(section.rows) - 1
-
-
 @pytest.mark.parametrize(
     ("verdicts", "tone", "said"),
     [
@@ -355,7 +354,7 @@ def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, othe
     said = {each.name: f"{each.notes} {spread_text(each)}" for each in report.benchmarks}
     assert [name for name, text in said.items() if "contended" in text] == labelled
     assert "memory bandwidth: at least " in "; ".join(limits(report))
-    assert any("at most" in row[1] for row in training_steps(report).rows[1:])
+    assert any("at most" in row[1] for row in steps_table(report.benchmarks)[1:])
 
 
 def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
@@ -376,15 +375,14 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     assert any(line.startswith(said) for line in lead)
 
 
-def test_a_step_says_what_it_reaches_and_where_its_time_goes(report):
+def test_a_step_says_what_it_reaches_and_where_its_time_goes():
     reached = {"mfu": 0.41, "tokens_per_s": 12345.6, "joules_per_token": 0.0123}
     kinds = {"idle_s": 0.003, "seconds_by_kind": {"products": 0.022, "casts": 0.014}}
     step = Measurement(STEP, STEP, 0.079, 0.0, reached | kinds)
-    section = training_steps(replace(report, benchmarks=(step,)))
-    _, row = section.rows
+    _, row = steps_table([step])
     shown = ["deep-linear-bf16-eager", "79.0 ms", *"----", "41.0%", "12,346", "12.3 mJ", "0.0%"]
     assert row == shown
-    by_kind, published = section.remarks
+    by_kind, published = step_remarks([step])
     assert by_kind.endswith("products 22.0 ms, casts 14.0 ms, no kernel 3.00 ms")
     assert "Llama 3" in published
 
@@ -396,7 +394,7 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of):
     report = report_of(wide)
     assert contradictions(report) == []
     assert not any("-bound" in line for line in limits(report))
-    assert {row[1] for row in training_steps(report).rows[1:]} == {"not known"}
+    assert {row[1] for row in steps_table(report.benchmarks)[1:]} == {"not known"}
 
 
 def test_the_short_page_fits_a_comment_whatever_fails(report, report_of):
