@@ -20,7 +20,6 @@ import pytest
 from prooflops.suite import ranks
 from prooflops.suite.fleet.command import publish
 from prooflops.suite.fleet.nodes import NodeRun
-from prooflops.suite.verdicts import RED
 from prooflops_gate import cleanup_process
 from prooflops_gate.history import records as history
 from prooflops_gate.options import history_folder, settings, words_for_children
@@ -30,12 +29,11 @@ from prooflops_gate.run_state import RECORD_TO
 
 @dataclass(frozen=True)
 class CardRun:
-    """The run of one card: its exit code, its record if it wrote one, and its output."""
+    """The run of one card: its exit code, and its record if it wrote one."""
 
     card: str
     code: int
     record: dict[str, Any] | None
-    output: str
 
 
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None:
@@ -101,10 +99,10 @@ def validate(
         for card, child, output, file in children:
             code = child.wait()
             register("ended", str(child.pid))
-            say(f"{card}: exit {code}")
             record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-            text = output.read_text(encoding="utf-8", errors="replace")
-            runs.append(CardRun(card, code, record, text))
+            with_record = "with" if record else "without"
+            say(f"{card}: exit {code}, {with_record} a record; its output: {output}")
+            runs.append(CardRun(card, code, record))
     return runs
 
 
@@ -142,8 +140,6 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
 
     Returns 1 if a card's run failed.
     """
-    for line in failures(runs):
-        say(line)
     # What competes for the cores competes with all cards.
     nodes = [
         replace(NodeRun.of(run.record, contended=True), node=run.card) for run in runs if run.record
@@ -151,20 +147,3 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
     if nodes:
         publish(nodes, [], folder, "cards", say)
     return int(any(run.code or run.record is None for run in runs))
-
-
-def failures(runs: Sequence[CardRun]) -> list[str]:
-    """The last lines of each failed run, and the claims that fail on its card."""
-    lines = []
-    for run in runs:
-        if run.code or run.record is None:
-            output = run.output.strip().splitlines()
-            shown = [line for line in output if line.startswith(("FAILED", "ERROR"))] or output[-5:]
-            with_record = "without" if run.record is None else "with"
-            lines.append(f"{run.card}: exit {run.code}, {with_record} a record")
-            lines += [f"    {line}" for line in shown]
-        verdicts = run.record["prooflops"]["verdicts"] if run.record else []
-        for each in verdicts:
-            if each["verdict"] in RED:
-                lines.append(f"{run.card}: {each['verdict']} {each['id']}")
-    return lines

@@ -49,8 +49,9 @@ def validate(tmp_path, *cards):
 def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path):
     code, said = validate(tmp_path, "gpu:0", "gpu:1", "gpu:2", "slow")
     assert code == 1, said
-    assert "slow: exit 1, with a record" in said
-    assert "gpu:0: exit 1" not in said
-    assert "FAILED test_cards.py::test_sound" in said
+    output = tmp_path / "cards" / "slow.txt"
+    assert f"slow: exit 1, with a record; its output: {output}" in said
+    assert "gpu:0: exit 0" in said
+    assert "FAILED test_cards.py::test_sound" in output.read_text()
     page = (tmp_path / "cards" / "cards.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| slow | suspect")], page
