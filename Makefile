@@ -3,7 +3,7 @@
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; runs what else takes long,
-#                 and 50 mutants of the code
+#                 a thousand seeds of each drawn test of the claims, and 50 mutants of the code
 # make lint       lint, types, import rules and workflows
 # make docs       builds the site into site/; read it with: python -m http.server --directory site
 #
@@ -102,6 +102,7 @@ prove: setup
 	@$(call strict,meta_tests -m prove)
 ifeq ($(ARGS),)  # ARGS choose among the tests above
 	@$(call strict,$(LONG))
+	@$(python) -m meta_tests.seeds
 	@$(python) -m meta_tests.mutants
 endif
 
