@@ -14,6 +14,8 @@ MOST_COLUMNS = 8
 # A crashed test settles nothing.
 UNSETTLED = ("not checked", "error")
 ABSENT = "-"
+# A smaller ratio of times is written as a fraction.
+LEAST_MULTIPLE = 0.1
 
 
 def columns(runs: Sequence[NodeRun], slow: Sequence[str]) -> list[NodeRun]:
@@ -92,7 +94,16 @@ def _cell(first: Timing, timing: Timing | None) -> str:
     slowdown = timing.slowdown(first) if timing else None
     if timing is None or slowdown is None:
         return ABSENT
-    return "~ " * is_within_spread(first, timing, slowdown) + times_as(slowdown)
+    return "~ " * is_within_spread(first, timing, slowdown) + _factor(slowdown)
+
+
+def _factor(slowdown: float) -> str:
+    """A ratio of times: "1.42x", or a fraction for more than ten times as fast.
+
+    >>> _factor(1.42), _factor(1 / 435)
+    ('1.42x', '1/435')
+    """
+    return times_as(slowdown) if slowdown > LEAST_MULTIPLE else f"1/{1 / slowdown:,.0f}"
 
 
 def is_within_spread(first: Timing, timing: Timing, slowdown: float) -> bool:
@@ -125,5 +136,5 @@ def _change(first: Mapping[str, Timing], timings: Mapping[str, Timing]) -> str:
     return (
         f"{many(len(slowdowns), 'benchmark')}, {slower} slower, {len(beyond) - slower} faster, the "
         f"others within their spread; {short_name(most)} differs most: "
-        f"{times_as(slowdowns[most])} the time"
+        f"{_factor(slowdowns[most])} the time"
     )
