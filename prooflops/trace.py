@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,8 @@ if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
     )
 
 
-class Operation(NamedTuple):
+@dataclass
+class Operation:
     """One operation that has run; `seconds` are 0 without a clock."""
 
     operator: Any
@@ -50,6 +52,16 @@ class Operation(NamedTuple):
     out: Any
     phase: int
     seconds: float
+
+    @cached_property
+    def given(self) -> list[Tensor]:
+        """The tensors among its arguments."""
+        return tensors_in((self.args, self.kwargs))
+
+    @cached_property
+    def made(self) -> list[Tensor]:
+        """The tensors of its result."""
+        return tensors_in(self.out)
 
 
 class Trace(TorchDispatchMode):
@@ -67,6 +79,11 @@ class Trace(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._view = view
         self._clock = clock
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in a trace, so no wrapper is needed that keeps the compiler out."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -101,7 +118,14 @@ def tensors_in(tree: Any) -> list[Tensor]:
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
         return []
-    return [tensor for each in tree for tensor in tensors_in(each)]
+    found: list[Tensor] = []
+    for each in tree:
+        # Most arguments are tensors or numbers, and a call for each would be slow.
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (list, tuple, dict)):
+            found += tensors_in(each)
+    return found
 
 
 def newest_node() -> int:

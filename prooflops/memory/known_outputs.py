@@ -43,6 +43,8 @@ class KnownOutputs:
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
+        # C++ is told the meta device of these, as of the tensor that is wrapped: it need not ask.
+        self.meta_to_torch = ""
         self._known: dict[tuple[Any, ...], Any] = {}
         # What a new fake tensor says of itself, by its device.
         self._attributes: dict[torch.device, dict[str, Any]] = {}
@@ -78,7 +80,10 @@ class KnownOutputs:
         if device not in self._attributes:
             self._attributes[device] = vars(FakeTensor(self._mode, empty, device)).copy()
         made = Tensor._make_subclass(
-            FakeTensor, empty, dispatch_device=True, device_for_backend_keys=device
+            FakeTensor,
+            empty,
+            dispatch_device=device.type != self.meta_to_torch,
+            device_for_backend_keys=device,
         )
         # Whoever reads its memory is warned, as of any fake tensor.
         torch._C._set_warn_deprecated_on_mutable_data_ptr(made)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prooflops.memory.boxed_numbers import BoxedNumbers
@@ -55,13 +56,13 @@ class CudaKernels:
         self._workspaces = workspaces
 
     def enter(self, operation: Operation) -> None:
-        func, args, kwargs, out, *_ = operation
+        func = operation.operator
         # An optimizer's step counts are on the CPU.
-        if all(tensor.device.type != "cuda" for tensor in tensors_in((args, out))):
+        if all(each.device.type != "cuda" for each in (*operation.made, *operation.given)):
             return
         if self._workspaces is not None and func._opname in PRODUCTS:
             self._workspaces.enter(self._ledger, operation)
-        sizes = scratch_sizes(func, args, kwargs, out)
+        sizes = scratch_sizes(func, operation.args, operation.kwargs, operation.out)
         if sizes is None:
             self._ledger.unknown_calls[str(func)] += 1
         else:
@@ -95,8 +96,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is DEVICE_OF and self._reports_meta:
-            return reported_device(args[0])
+        if func is DEVICE_OF and isinstance(args[0], FakeTensor):
+            # Torch's mode answers the same, slower; C++ asks more often than it runs anything.
+            return reported_device(args[0]) if self._reports_meta else args[0].fake_device
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
         self._kernels.end_operation()

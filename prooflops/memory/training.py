@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from accounting.checks import validated_int
-from accounting.optimizers import optimizer_of
 from prooflops.memory.allocations import MeasuredMemory, measured_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies, copy_of
 from prooflops.memory.prediction import PredictedMemory, predicted_memory
+from prooflops.memory.without_compiler import without_compiler
 
 # The class of the bytes that each phase of a training step leaves allocated.
 CLASSES = {
@@ -53,8 +52,7 @@ class TrainingStep:
     includes master copies of the parameters.
 
     `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own
-    that keeps master weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for
-    torch's class with its defaults.
+    that keeps master weights in fp32.
 
     >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     >>> batch = torch.empty(8, 64)
@@ -71,7 +69,7 @@ class TrainingStep:
     inputs: Any
     loss: Callable[..., Tensor]
     targets: Any = None
-    optimizer: Callable[..., torch.optim.Optimizer] | str | None = None
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None
     micro_batches: int = 1
     autocast: torch.dtype | None = None
     device: str | torch.device = "cpu"
@@ -123,7 +121,7 @@ class TrainingStep:
 
     def _run(self, mark: Callable[[str], object], model: nn.Module, batch: Any) -> None:
         mark("inputs")
-        updates = None if self.optimizer is None else _built(self.optimizer, model)
+        updates = None if self.optimizer is None else self.optimizer(model.parameters())
         mark("optimizer")
         kind = torch.device(self.device).type
         casting = torch.autocast(kind, self.autocast) if self.autocast else nullcontext()
@@ -146,20 +144,9 @@ class TrainingStep:
             mark(next(names))
 
 
-def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
-    if isinstance(optimizer, str):
-        row = optimizer_of(optimizer)
-        if "." in row.class_name:
-            raise ValueError(
-                f"optimizer must be in torch.optim to be named, got {optimizer!r}: pass its class"
-            )
-        optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
-    made: torch.optim.Optimizer = optimizer(model.parameters())
-    return made
-
-
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:
-    with torch.device(device):
+    # The initialisation of a module on meta imports the compiler, which takes seconds.
+    with torch.device(device), without_compiler():
         return build()
 
 

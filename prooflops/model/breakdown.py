@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,7 +28,6 @@ from prooflops.trace import (
     Trace,
     newest_node,
     running_node,
-    tensors_in,
 )
 
 PHASES = ("forward", "backward", "update")
@@ -160,7 +159,7 @@ class StepTrace:
         return self._products.explained(self._passes.work, self._update.work, self._operators)
 
     def _note_kept(self, captured: Sequence[Tensor]) -> None:
-        there_before = _storages([*captured])
+        there_before = _storages(captured)
         for storage, name in self._makers.items():
             if storage._cdata not in there_before:
                 self.kept[name] += storage.nbytes()
@@ -178,8 +177,8 @@ class StepTrace:
             self._note_makers(operation)
 
     def _note_makers(self, operation: Operation) -> None:
-        given = _storages((operation.args, operation.kwargs))
-        for number, storage in _storages(operation.out).items():
+        given = _storages(operation.given)
+        for number, storage in _storages(operation.made).items():
             if number not in given:
                 self._makers.setdefault(storage, self.modules.name)
 
@@ -191,11 +190,8 @@ class StepTrace:
 
     def _add(self, operation: Operation, module: str, name: str, flops: int) -> None:
         operator = operation.operator
-        sums = self.sums[module, name, str(getattr(operator, "_overloadpacket", operator))]
-        sums.add(Sums(1, flops, operation.seconds))
-        # Views and empty tensors run no kernel.
-        is_empty = getattr(operator, "_opname", "").startswith(("empty", "new_empty"))
-        self._operators += not (is_empty or getattr(operator, "is_view", False))
+        self.sums[module, name, _packet(operator)].add(Sums(1, flops, operation.seconds))
+        self._operators += _runs_a_kernel(operator)
 
     def _module_of(self, operation: Operation, flops: int, read: list[nn.Parameter]) -> str:
         node = running_node()
@@ -210,8 +206,20 @@ class StepTrace:
         return name
 
 
-def _storages(tree: Any) -> dict[int, Any]:
-    storages = [each.untyped_storage() for each in tensors_in(tree)]
+@cache
+def _packet(operator: Any) -> str:
+    return str(getattr(operator, "_overloadpacket", operator))
+
+
+@cache
+def _runs_a_kernel(operator: Any) -> bool:
+    """Views and empty tensors run none."""
+    is_empty = getattr(operator, "_opname", "").startswith(("empty", "new_empty"))
+    return not (is_empty or getattr(operator, "is_view", False))
+
+
+def _storages(tensors: Iterable[Tensor]) -> dict[int, Any]:
+    storages = [each.untyped_storage() for each in tensors]
     return {each._cdata: each for each in storages}
 
 

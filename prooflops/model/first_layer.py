@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prooflops.model.user_model import Instance, tensors_of
-from prooflops.trace import Operation, tensors_in
+from prooflops.trace import Operation
 
 CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 BAGS = frozenset({"embedding_bag", "_embedding_bag"})
@@ -106,8 +106,7 @@ class FirstLayers:
         `weights` are its tensors that are parameters, or computed from them, by the number of the
         parameter.
         """
-        given = tensors_in((operation.args, operation.kwargs))
-        made = tensors_in(operation.out)
+        given, made = operation.given, operation.made
         reached = frozenset[int]().union(*map(self._inputs_of, given))
         self._mark(made, reached)
         first_met = reached - self._met.keys()

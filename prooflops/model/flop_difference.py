@@ -20,7 +20,7 @@ from accounting.models import RULES, rule_flops
 from prooflops import counted, precision
 from prooflops.model.first_layer import CONVOLUTIONS, LOOK_UPS, Batch, FirstLayers
 from prooflops.model.user_model import Instance, format_name
-from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node, tensors_in
+from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
 ELEMENTWISE = "norms, biases and other elementwise parameters"
@@ -183,7 +183,7 @@ class ProductsOfParameters:
         """
         operator = operation.operator
         name = getattr(operator, "_overloadpacket", operator).__name__.removesuffix("_")
-        given, made = tensors_in((operation.args, operation.kwargs)), tensors_in(operation.out)
+        given, made = operation.given, operation.made
         if flops:
             self.by_dtype[_dtype_of(name, given)] += flops
         if operation.phase == FORWARD:

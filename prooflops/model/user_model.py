@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 from accounting.checks import at_least_one
 from accounting.formats import FORMATS
 from prooflops.memory.copies import why_not_taken_apart
+from prooflops.memory.without_compiler import without_compiler
 from prooflops.model.factory import RETURNS, ModelError, user_code
 
 SEED = 0
@@ -86,7 +87,7 @@ class UserModel:
 
     def build_without_values(self) -> Instance:
         """A model on the meta device, which needs neither memory nor time."""
-        with torch.device("meta"):
+        with torch.device("meta"), without_compiler():
             return _on_device(self._built(allow_meta=True), torch.device("meta"))
 
     def _built(self, *, allow_meta: bool = False) -> Instance:

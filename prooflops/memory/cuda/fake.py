@@ -89,6 +89,10 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 class FakeCudaMode(FakeMode):  # type: ignore[no-untyped-call]
     """Fake tensors on CUDA that report the meta device to C++."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._known_outputs.meta_to_torch = "cuda"
+
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE_OF and isinstance(args[0], FakeTensor):
             return reported_device(args[0])
