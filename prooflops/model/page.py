@@ -23,7 +23,7 @@ from prooflops_gate.page.section import Page, Section
 
 FORMS = ("html", "md", "json")
 STEP_FIGURES = (
-    "seconds spread rounds per_s mfu hfu mfu_of_ceiling hfu_of_ceiling intensity ridge "
+    "seconds spread rounds per_s mfu hfu mfu_of_ceiling hfu_of_ceiling "
     "least_times_s bound peak_flop_per_s ceiling_flop_per_s bytes_per_s overhead_s"
 ).split()
 

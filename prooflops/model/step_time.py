@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from accounting.roofline import hfu, mfu, ridge_point
+from accounting.roofline import hfu, mfu
 from prooflops import timing
 from prooflops.model.breakdown import Breakdown
 from prooflops.model.flop_difference import ExplainedFlops
@@ -83,19 +83,6 @@ class MeasuredStep:
                 return None
             seconds += flops / rate
         return self.flops.executed / seconds if seconds else None
-
-    @property
-    def intensity(self) -> float:
-        """FLOPs per byte, as if nothing were fused or cached.
-
-        Every operator reads and writes every tensor.
-        """
-        return self.flops.executed / max(self.flops.moved_bytes, 1)
-
-    @property
-    def ridge(self) -> float | None:
-        """The intensity at which this machine's own two ceilings meet."""
-        return None if self._ceiling is None else ridge_point(self._ceiling, self.bytes_per_s)
 
     @property
     def least_times_s(self) -> dict[str, float]:

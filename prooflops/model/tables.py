@@ -215,8 +215,8 @@ def memory_section(memory: StepMemory) -> Section:
 def step_section(step: MeasuredStep, unknown: str) -> Section:
     """The step's times and rates; about so much where a figure contradicts another."""
     rows = [["time", "figure", ""]]
-    found = [*time_rows(step), *utilization_rows(step), *roofline_rows(step)]
-    for name, figure, reason in [*found, *least_time_rows(step)]:
+    found = [*time_rows(step), *utilization_rows(step), *least_time_rows(step)]
+    for name, figure, reason in found:
         rows.append([name, about(figure) if unknown else figure, reason])
     return Section(STEP_TITLE, rows, [bound_sentence(step, unknown)])
 
@@ -250,18 +250,6 @@ def utilization_rows(step: MeasuredStep) -> list[list[str]]:
         ["HFU", share(step.hfu, "not checked"), executed],
         ["MFU of the best rate", share(step.mfu_of_ceiling, "-"), measured],
         ["HFU of the best rate", share(step.hfu_of_ceiling, "-"), executed],
-    ]
-
-
-def roofline_rows(step: MeasuredStep) -> list[list[str]]:
-    ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
-    unfused = "as if each operator read and wrote its tensors: nothing fused"
-    copies = (
-        f"best measured rates: of products, and {engineering(step.bytes_per_s, 'B/s')} of copies"
-    )
-    return [
-        ["intensity", f"{step.intensity:.3g} FLOP/B", unfused],
-        ["ridge point", ridge, copies],
     ]
 
 

@@ -146,7 +146,7 @@ def wrapped(how, layer):
     return Apply(lambda x, inner: x + inner(x), layer()) if how == "residual" else layer()
 
 
-# --- five long nets -------------------------------------------------------------------------------
+# --- four long nets -------------------------------------------------------------------------------
 
 
 class Grouped(nn.Linear):
@@ -274,21 +274,6 @@ def of_bags():
     ]
 
 
-def of_volumes():
-    return [
-        nn.Conv3d(4, 8, 3, padding=1),
-        nn.InstanceNorm3d(8, affine=True),
-        nn.ELU(),
-        nn.AvgPool3d(2),
-        nn.Flatten(2),
-        Apply(lambda x: x.mT.contiguous()),
-        nn.Linear(8, 16),
-        nn.Tanh(),
-        Apply(lambda x: x.sort(-1).values),
-        nn.Linear(16, 8),
-    ]
-
-
 LONG_NETS = {
     "images": LongNet(
         of_images,
@@ -324,15 +309,6 @@ LONG_NETS = {
             "loss": lambda x: functional.smooth_l1_loss(x, torch.ones_like(x)),
         },
         torch.bfloat16,
-    ),
-    "volumes": LongNet(
-        of_volumes,
-        (8, 4, 8, 8, 8),
-        {
-            "optimizer": "adam for-loop",
-            "loss": lambda x: functional.mse_loss(x, torch.ones_like(x), reduction="sum"),
-            "micro_batches": 2,
-        },
     ),
 }
 

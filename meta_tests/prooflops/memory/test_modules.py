@@ -68,7 +68,7 @@ def test_a_module_behind_a_linear_layer_holds_what_is_predicted(name):
     for number, sample in enumerate(samples_of(info)):
         given = sample.forward_input.args, sample.forward_input.kwargs
         step = TrainingStep(
-            partial(BehindLinear, info, sample), given, sum_of_outputs, optimizer="sgd"
+            partial(BehindLinear, info, sample), given, sum_of_outputs, optimizer=torch.optim.SGD
         )
         try:
             held = step.measure()

@@ -135,15 +135,6 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
     assert formula == got
 
 
-def test_an_optimizer_is_named_where_torch_has_it():
-    step = TrainingStep(nn.Linear(4, 4), torch.empty(8, 4), torch.mean, optimizer=torch.optim.AdamW)
-    assert replace(step, optimizer="AdamW").predict().phases == step.predict().phases
-    with pytest.raises(
-        ValueError, match=r"optimizer must be in torch\.optim to be named, got 'lion'"
-    ):
-        replace(step, optimizer="lion").predict()
-
-
 def test_a_block_that_reads_values_is_refused():
     build = lambda: first_rows(nn.Linear(4, 4))  # noqa: E731
     with pytest.raises(

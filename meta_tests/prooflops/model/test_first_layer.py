@@ -65,12 +65,6 @@ def of_hugging_face(first, second, attention_mask, input_ids, pixel_values):
 NETS = {
     "Conv1d": (nn.Conv1d(64, 4, 3), torch.ones(8, 64, 100), "8 examples"),
     "one image": (conv(), IMAGES[0], "1 example"),
-    "points": (nn.Conv1d(3, 4, 1), torch.ones(8, 3, 100), "8 examples"),
-    "bytes of images": (
-        Net(lambda first, _, x: first(x / 255), conv()),
-        IMAGES.to(torch.uint8),
-        "4 examples",
-    ),
     "patches": (
         Net(lambda first, _, x: first(functional.unfold(x, 4, stride=4).mT), nn.Linear(48, 4)),
         IMAGES,
@@ -86,45 +80,17 @@ NETS = {
         ([*IMAGES],),
         "4 examples",
     ),
-    "images one by one": (
-        Net(lambda first, _, images: sum(first(each).sum() for each in images), conv()),
-        ([torch.ones(3, 8, 8), torch.ones(3, 8, 8)],),
-        "2 examples",
-    ),
     "rows": (linear(), ROWS, "8 examples"),
     "one row": (linear(), ROWS[0], "1 example"),
-    "a table of rows": (linear(), SEQUENCES, "48 tokens"),
-    "a product without a layer": (
-        Net(lambda first, _, x: torch.einsum("bti,oi->bto", x, first.weight), linear()),
-        SEQUENCES,
-        "48 tokens",
-    ),
     "RNN": (nn.RNN(16, 4), SEQUENCES, "48 tokens"),
-    "GRU": (nn.GRU(16, 4, batch_first=True), SEQUENCES, "48 tokens"),
     "one sequence": (nn.LSTM(16, 4), SEQUENCES[0], "24 tokens"),
     "cells": (Net(step_by_step, nn.GRUCell(16, 4)), SEQUENCES, "24 examples"),
     "Transformer": (nn.TransformerEncoderLayer(16, 2, 16), SEQUENCES, "48 tokens"),
     "ids": (nn.Sequential(table(), linear()), ids(8, 5), "40 tokens"),
     "ids and places": (Net(with_places, table(), table()), ids(8, 5), "40 tokens"),
-    "looked up by hand": (
-        Net(lambda first, _, x: first.weight[x], table()),
-        ids(8, 5),
-        "40 tokens",
-    ),
-    "one hot": (
-        Net(lambda first, _, x: first(functional.one_hot(x, 16).float()), linear()),
-        ids(8, 5),
-        "40 tokens",
-    ),
-    "a column": (nn.Sequential(table(), linear()), ids(8), "8 examples"),
     "columns": (Net(fields, table(), linear()), ids(8, 2), "8 examples"),
     "bags": (nn.EmbeddingBag(9, 16), ids(8, 5), "8 examples"),
     "a graph": (Net(along_edges, linear(), nn.Linear(4, 4)), (ROWS, ids(2, 30)), "8 examples"),
-    "its edges first": (
-        Net(lambda a, b, edges, x: along_edges(a, b, x, edges), linear(), nn.Linear(4, 4)),
-        (ids(2, 30), ROWS),
-        "8 examples",
-    ),
     "its edges alone": (
         Net(lambda first, _, x, edges: first(x[edges[0]]), linear()),
         (ROWS, ids(2, 30)),
