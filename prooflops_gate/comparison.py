@@ -17,7 +17,7 @@ from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.counts import Count, by_count, resolved
+from prooflops_gate.instruments.counts import Count, by_count, is_small, resolved
 from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.instructions import Instructions, instructions_of
 from prooflops_gate.instruments.memory import Memory
@@ -28,7 +28,7 @@ from prooflops_gate.loop import Riding, count, exhaust
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
-from prooflops_gate.statistics.decision_rule import LOOKS, is_large
+from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import Pair, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
@@ -77,7 +77,7 @@ def compare(question: Question) -> Comparison:
     """
     settings = question.settings
     pairs = Pairs(question)
-    question.say("a first pair of processes shows what there is to compare")
+    question.say("running a first pair of processes")
     began = time.monotonic()
     pair, why_same = first_of(question, pairs)
     if settings.in_turn:
@@ -146,13 +146,13 @@ def timed_and_counted(
     share_s = pace.counting_s(by, both, left_s)
     do_times_fit = share_s < left_s
     examined = tuple(timed.test for timed in first.after.values())
-    template = Task(examined=examined, repeated=pace.repeated)
+    template = Task(examined=examined)
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     try:
         looks = BUSY_LOOKS if is_busy(both) else QUIET_LOOKS
-        if share_s:
+        if by != TIME:
             question.say(order_of(looks, do_times_fit=do_times_fit))
         times.wait_at(question.ends - share_s, looks)
         exhaust(timing, sample, question.say)
@@ -171,9 +171,10 @@ def timed_and_counted(
 def order_of(looks: int, *, do_times_fit: bool) -> str:
     """Whether times or instructions decide first, and why, in words."""
     if not do_times_fit:
-        return f"instructions decide first: {LOOKS[0]} pairs of times do not fit into the budget"
-    disturbed = "other work disturbed most" if looks == BUSY_LOOKS else "other work disturbed few"
-    return f"instructions decide what {many(LOOKS[looks - 1], 'pair')} leave open: {disturbed}"
+        return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
+    disturbed = "most" if looks == BUSY_LOOKS else "few"
+    order = f"times decide first, by {LOOKS[looks - 1]} pairs, then instructions"
+    return f"{order}: other work disturbed {disturbed} benchmarks"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:
@@ -189,17 +190,18 @@ def settled(counted: Instructions, times: Times) -> set[str]:
 def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times) -> Instructions:
     """The instructions of what times leave open, or of all where instructions decide or fail.
 
-    A slowdown that is large by time needs none.
+    What time decides needs none, but for the one slowdown that they may explain away.
     """
-    settings, left, smallest = question.settings, first.measured, times.rule.smallest
+    settings, left = question.settings, first.measured
     rows = times.rows()
     slower = {name: row.effect for name, row in rows.items() if row.verdict == "SLOWER"}
-    large = [name for name, effect in slower.items() if effect and is_large(effect, smallest(name))]
     if settings.by == TIME or not question.asked:
         left = left.without(left.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
-        known = [name for name, row in rows.items() if row.verdict in ("SAME", "FASTER")]
-        left = left.without([*known, *large])
+        decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
+        if len(slower) == 1:
+            decided -= {name for name, effect in slower.items() if is_small(effect)}
+        left = left.without(decided)
     return instructions_of(
         left,
         settings.min_instructions,
@@ -234,7 +236,7 @@ def summed_up(
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
     rows = resolved(rows, counted.found, times.rule.smallest)
     if question.asked and worth_explaining(rows):
-        question.say("one more pair counts the work of each function")
+        question.say("counting the work of each function")
         has_valgrind = bool(counted.found)
         rows = explained(rows, pairs.sample, question.ends, has_valgrind=has_valgrind)
     notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)

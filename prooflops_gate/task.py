@@ -70,18 +70,16 @@ class Task:
     """The task of a process: which tests it runs, at which pace, and what it measures.
 
     `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined`
-    tests what an earlier one has checked. `repeated` holds the seconds of tests that run several
-    times. `memory` names the tests whose memory is measured, which costs up to 50 times a call;
-    None: all. A benchmark whose calls take more than `longest_s` together is skipped. No process
-    outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`. None
-    begins where less than `needs_s` are left until then.
+    tests what an earlier one has checked. `memory` names the tests whose memory is measured, which
+    costs up to 50 times a call; None: all. A benchmark whose calls take more than `longest_s`
+    together is skipped. No process outlives `ends`, on the monotonic clock, nor takes longer than
+    `limit_s`. None begins where less than `needs_s` are left until then.
     """
 
     tests: tuple[str, ...] | None = None
     benchmarks_only: bool = True
     paces: Paces = field(default_factory=dict)
     examined: tuple[str, ...] = ()
-    repeated: Mapping[str, float] = field(default_factory=dict)
     memory: tuple[str, ...] | None = ()
     counting: Counting | None = None
     longest_s: float = math.inf
@@ -98,7 +96,6 @@ class Task:
             "benchmarks_only": self.benchmarks_only,
             "paces": self.paces,
             "examined": list(self.examined),
-            "repeated": {} if counting else dict(self.repeated),
             "memory": None if self.memory is None else list(self.memory),
             "counting": counting and vars(counting),
             "longest_s": self.longest_s,

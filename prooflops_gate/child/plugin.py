@@ -25,7 +25,6 @@ import pytest
 from prooflops_gate.child import turns
 from prooflops_gate.child.callgrind import InstructionCounter
 from prooflops_gate.child.calls import instrument
-from prooflops_gate.child.repeats import Repeats, runs_in
 from prooflops_gate.child.turns import LAST, NEXT, Turn, footprint
 from prooflops_gate.child.whole_tests import WholeTests, marker_arguments
 from prooflops_gate.identity import folded, stable_names
@@ -71,11 +70,6 @@ class ChildPlugin:
             self.counter = InstructionCounter(task["dumps"], counting["by_function"])
             self.count_until = counting["until"]
         self.memory: set[str] | None = None if task["memory"] is None else set(task["memory"])
-        runs = {
-            name: runs_in(self.pace_of(name)["max_time"], test_s)
-            for name, test_s in task["repeated"].items()
-        }
-        self.repeats = Repeats(runs, self.name_of)
         self.names: dict[str, str] = {}
         self.collected: list[str] = []
         self.whole_tests: set[str] = set()
@@ -168,15 +162,11 @@ class ChildPlugin:
         if report.failed:
             self.errors.append(f"{report.nodeid}: {report.longreprtext}")
 
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         # This process waits before fixtures are made and another plugin's timeout begins.
         self.turn.wait(NEXT)
         self.current = self.name_of(item)
-        began = time.monotonic()
-        yield
-        if self.current in self.calls:
-            self.calls[self.current]["test_s"] = time.monotonic() - began
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -195,8 +185,7 @@ class ChildPlugin:
         watch = None if is_watched else Watch()
         began, began_cpu = time.monotonic(), time.process_time()
         own_switches, known = self.speed.own_switches, len(_benchmarks(item.config))
-        if not self.repeats.is_repeating:
-            self.speed.begin()
+        self.speed.begin()
         self.speed.look()
         yield
         self.speed.look(last=True)
@@ -219,8 +208,6 @@ class ChildPlugin:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
         outcome = yield
-        if self.repeats.is_repeating:
-            return
         report = outcome.get_result()
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
         self.reports.append(data | {"nodeid": self.name_of(item)})
@@ -399,6 +386,5 @@ def pytest_configure(config: pytest.Config) -> None:
     # Functions that the tests register later run before this one.
     atexit.register(replicate.leave)
     config.pluginmanager.register(replicate, "prooflops_gate.replicate")
-    config.pluginmanager.register(replicate.repeats, "prooflops_gate.repeats")
     if not config.pluginmanager.hasplugin("prooflops_gate.whole_tests"):
         config.pluginmanager.register(WholeTests(), "prooflops_gate.whole_tests")

@@ -176,10 +176,10 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     """
     if count is None or row.effect is None or not row.is_time:
         return row
-    is_small = alone and row.effect.ratio < 1 + SMALL_SLOWDOWN
+    may_be_layout = alone and is_small(row.effect)
     why_open = f": {count.why_open}" if count.verdict == UNSTEADY else ""
     verdict, by = row.verdict, TIME
-    if row.verdict == "SLOWER" and count.verdict == "SAME" and is_small:
+    if row.verdict == "SLOWER" and count.verdict == "SAME" and may_be_layout:
         verdict, by = "SAME", INSTRUCTIONS
     elif row.verdict == "INCONCLUSIVE":
         decided = by_count(count, row.effect, smallest)
@@ -188,6 +188,11 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     said = "" if why_open and by == TIME else f"{count}{why_open if not by else ''}"
     note = joined(said, row.note)
     return replace(row, verdict=verdict, by=by, note=note, instructions=count.steady_ratio)
+
+
+def is_small(effect: Effect | None) -> bool:
+    """Whether the layout of memory may explain a slowdown."""
+    return effect is not None and effect.ratio < 1 + SMALL_SLOWDOWN
 
 
 def by_count(count: Count, effect: Effect | None, smallest: float) -> str:

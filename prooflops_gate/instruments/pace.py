@@ -15,7 +15,6 @@ from functools import cached_property
 
 from scipy.optimize import brentq
 
-from prooflops_gate.child.repeats import FEWEST_RUNS, runs_in
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
@@ -52,18 +51,16 @@ PLAIN_FACTOR = 10
 class Cost:
     """Seconds of a benchmark in a process at the first pace, and what another pace would change.
 
-    `round_s` is its fastest round, 0 where its pace is fixed. `again_s` is the duration of its
-    whole test, where its few rounds are so short that this is run again, else 0.
+    `round_s` is its fastest round, 0 where its pace is fixed.
     """
 
     call_s: float
     round_s: float = 0.0
-    again_s: float = 0.0
 
     @property
     def gains(self) -> bool:
         """Whether more time means more rounds, and so less noise."""
-        return self.again_s > 0 or 0 < self.round_s < LONG_S
+        return 0 < self.round_s < LONG_S
 
     def rounds(self, most_s: float) -> int:
         """The rounds that fit into `most_s` seconds: ENOUGH_ROUNDS at most, and at least one."""
@@ -77,7 +74,7 @@ class Cost:
         Its rounds take `most_s` at most.
         """
         if not self.round_s:
-            return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
+            return self.call_s
         if ROUNDS * self.round_s < USUAL_S:
             rounds_s = max(seconds, self.rounds(most_s) * self.round_s)
             return max(self.call_s - USUAL_S, 0.0) + rounds_s
@@ -113,22 +110,24 @@ class PacePlan:
     def counting_s(self, by: str, pairs: Collection[tuple[Timed, Timed]], left_s: float) -> float:
         """The seconds that times leave to counting.
 
-        There are none if time alone decides, else a share of the time left. All of it where
-        instructions alone decide, or where the rest would be too short for a first look at times,
-        which decides nothing.
+        There are none if time alone decides, else a share of the time left.
+
+        A first look at times costs less than one at counts. So times leave nothing where the rest
+        would be too short for it, and all where even the budget is, or instructions alone decide.
 
         >>> costs = {"a": Cost(call_s=0.1)}
         >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)
         >>> busy = [(Timed(1.0, {}, contended="busy"), Timed(1.0, {}))]
-        >>> quick = replace(slow, overhead_s=0.1)
-        >>> [plan.counting_s("both", busy, 380) for plan in (slow, quick)]
-        [380, 253.33333333333331]
+        >>> quick, slowest = replace(slow, overhead_s=0.1), replace(slow, overhead_s=30.0)
+        >>> [round(plan.counting_s("both", busy, 380)) for plan in (quick, slow, slowest)]
+        [253, 0, 380]
         """
         if by == TIME:
             return 0.0
         share = BUSY_COUNTING_SHARE if is_busy(pairs) else COUNTING_SHARE
-        share_s = left_s if by == INSTRUCTIONS else share * left_s
-        return share_s if self.later(share_s).fits(self.kept) else left_s
+        if by == INSTRUCTIONS or not self.fits(self.kept):
+            return left_s
+        return share * left_s if self.later(share * left_s).fits(self.kept) else 0.0
 
     @cached_property
     def too_long(self) -> list[str]:
@@ -162,11 +161,6 @@ class PacePlan:
     def each_s(self) -> float:
         """Seconds of a benchmark without a pace of its own, from the second pair on."""
         return self.fitting_s(self.kept, self.left_s, self.most_pairs - 1, self.usual_s(self.kept))
-
-    @property
-    def repeated(self) -> dict[str, float]:
-        """Seconds of each test that is run several times in a process."""
-        return {name: cost.again_s for name, cost in self.costs.items() if cost.again_s}
 
     @cached_property
     def given_up(self) -> dict[str, str]:
@@ -283,7 +277,7 @@ def plan_of(
     """
     looks, last = plan.looks, len(plan.looks) - 1
     return PacePlan(
-        costs={name: cost_of(name, timed, pair) for name, timed in after.items()},
+        costs={name: cost_of(timed, pair) for name, timed in after.items()},
         # The smaller overhead of the two: a fresh checkout compiles its modules once.
         overhead_s=max(min(map(_overhead_s, pair)), 0.0),
         pairs=looks[0],
@@ -295,16 +289,12 @@ def plan_of(
     )
 
 
-def cost_of(name: str, timed: Timed, pair: Pair) -> Cost:
+def cost_of(timed: Timed, pair: Pair) -> Cost:
     """The cost of a benchmark in a first pair."""
     calls = [side.calls[timed.test] for side in pair if timed.test in side.calls]
     is_fixed = bool(calls and calls[-1]["fixed"])
     call_s = sum(float(call["seconds"]) for call in calls) / max(len(calls), 1)
-    test_s = min((float(call["test_s"]) for call in calls), default=math.inf)
-    is_short = is_fixed and call_s < USUAL_S and FEWEST_RUNS * test_s < MOST_S
-    # A test with a benchmark of another name may hold several: it is not run again.
-    is_short = is_short and name == timed.test
-    return Cost(call_s, 0.0 if is_fixed else timed.time_s, test_s if is_short else 0.0)
+    return Cost(call_s, 0.0 if is_fixed else timed.time_s)
 
 
 def _overhead_s(side: Replicate) -> float:

@@ -186,3 +186,21 @@ def test_what_time_leaves_open_is_counted_unless_time_alone_decides(by, counted,
         settings = SimpleNamespace(by=each, min_instructions=LIMIT, instructions_fail=False)
         question = SimpleNamespace(settings=settings, asked=asked, ends=math.inf)
         assert list(to_count(question, first, pace, times).costs_s) == names
+
+
+@pytest.mark.parametrize(
+    ("ratios", "counted"), [({"a": 1.05}, ["a"]), ({"a": 1.05, "b": 1.05}, []), ({"a": 1.5}, [])]
+)
+def test_of_what_time_decides_a_small_slowdown_alone_is_counted(ratios, counted):
+    """The same instructions would show that the layout of memory explains it."""
+    process = SimpleNamespace(footprint={})
+    pairs = {name: (Timed(1.0, {}), Timed(ratio, {})) for name, ratio in ratios.items()}
+    measured = Measured(Pair(process, process), pairs)
+    times = Times(pairs, TimeRule(plan_for(len(pairs))), math.inf)
+    for _ in range(13):
+        times.measure(measured, 0.0)
+    assert {row.verdict for row in times.rows().values()} == {"SLOWER"}
+    settings = SimpleNamespace(by="both", min_instructions=LIMIT, instructions_fail=False)
+    question = SimpleNamespace(settings=settings, asked="--gate-versus HEAD", ends=math.inf)
+    first, pace = SimpleNamespace(measured=measured), SimpleNamespace(start_cpu_s=0.0)
+    assert list(to_count(question, first, pace, times).costs_s) == counted
