@@ -180,7 +180,7 @@ class Gate:
         found = self.found or Comparison("")
         failing = self.judge.failing(found.rows)
         names = self.selection.names
-        self.reports.emit(items, names, found.rows, failing, self.broken, found.left_out)
+        self.reports.emit(items, names, failing, self.broken, found.left_out)
 
     @property
     def judge(self) -> Judge:

@@ -76,10 +76,7 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tm
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
     assert failed == {"test_slow", "test_busy_loop", "test_that_fails"}, done.output
     assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
-    own = {row.get("name"): row.get("value") for row in cases["test_slow"].iter("property")}
-    assert (own["gate.time"], own["gate.time.where"]) == ("SLOWER", slow["where"])
-    ignored = [row.get("name") for row in cases["test_searched_anew"].iter("property")]
-    assert not [name for name in ignored if name.startswith("gate.")], "its marker says so"
+    assert not [row for row in content["rows"] if "test_searched_anew" in row["name"]]
     assert "test_old_name" not in cases, "what a change removed is no test of this side"
     assert page.read_text() == comment.read_text() + "\n"
     assert f"title=gate::SLOWER: {SLOW} is " in done.output

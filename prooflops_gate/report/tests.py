@@ -20,16 +20,6 @@ NOT_RUN = "this test was collected here, but a fresh process of this side did no
 UNPAIRED = "not compared: its id differs from process to process"
 
 
-def properties_of(row: Row) -> list[tuple[str, object]]:
-    """A row as JUnit properties of its test, such as gate.time = SLOWER, gate.time.ratio = 1.1."""
-    found: dict[str, object] = {"": row.verdict, ".before": row.before, ".after": row.after}
-    if row.effect:
-        found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
-    found |= {".note": row.note or None, ".where": row.where or None}
-    known = {key: value for key, value in found.items() if value is not None}
-    return [(f"gate.{row.quantity}{key}", value) for key, value in known.items()]
-
-
 class Reports:
     """The reports of each test, by its stable name, of all processes of this side."""
 
@@ -60,7 +50,6 @@ class Reports:
         self,
         items: Sequence[pytest.Item],
         names: Mapping[str, str],
-        rows: Sequence[Row],
         failing: Sequence[Row],
         broken: str,
         left_out: Collection[str] = (),
@@ -71,9 +60,6 @@ class Reports:
 
         Those in `left_out` are skipped, as nothing pairs them.
         """
-        properties: dict[str, list[tuple[str, object]]] = {}
-        for row in rows:
-            properties.setdefault(row.test or row.name, []).extend(properties_of(row))
         why: dict[str, str] = {}
         for row in failing:
             test = row.test or row.name
@@ -88,7 +74,6 @@ class Reports:
                 self.not_run.add(name)
             for report in reports:
                 report.nodeid = item.nodeid
-                report.user_properties = [*report.user_properties, *properties.get(name, [])]
                 has_call = report.when == "call" and report.passed
                 if name in why and (report.skipped or has_call):
                     report.outcome, report.longrepr = "failed", why[name]
@@ -96,7 +81,7 @@ class Reports:
         collected = {names[item.nodeid] for item in items}
         for name in why.keys() - collected:
             location = (name.partition("::")[0], None, name.partition("::")[2] or name)
-            self._log(name, location, failure(name, location, why[name], properties[name]))
+            self._log(name, location, failure(name, location, why[name]))
 
     def _log(self, name: str, location: Location, reports: Sequence[pytest.TestReport]) -> None:
         hook = self.config.hook
@@ -112,9 +97,7 @@ def skip(name: str, location: Location, why: str) -> pytest.TestReport:
     return pytest.TestReport(name, location, {}, "skipped", reason, "setup")
 
 
-def failure(
-    name: str, location: Location, why: str, properties: Sequence[tuple[str, object]] = ()
-) -> list[pytest.TestReport]:
+def failure(name: str, location: Location, why: str) -> list[pytest.TestReport]:
     """The reports of a test that failed for this reason: set-up, call and teardown."""
     phases: dict[Any, Any] = {
         "setup": ("passed", None),
@@ -122,6 +105,6 @@ def failure(
         "teardown": ("passed", None),
     }
     return [
-        pytest.TestReport(name, location, {}, outcome, longrepr, when, user_properties=properties)
+        pytest.TestReport(name, location, {}, outcome, longrepr, when)
         for when, (outcome, longrepr) in phases.items()
     ]
