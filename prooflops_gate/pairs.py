@@ -100,7 +100,7 @@ class Pairs:
             self.heard(pair.after)
             return pair
         self.in_turn_s = 0.0
-        failed = "in turn, a test failed or waited for what the other side holds"
+        failed = "a test failed or hung while both sides ran at once"
         self.notes.append(f"one process after the other: {failed}")
         return None
 

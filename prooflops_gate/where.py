@@ -16,6 +16,7 @@ from prooflops_gate.task import Counting, OutOfTime, Pair, Replicate, ReplicateF
 
 MOST_FUNCTIONS = 5
 MOST_BENCHMARKS = 10
+TOO_MANY = f"functions are named for {MOST_BENCHMARKS} tests at most"
 NO_TIME = "no function is named, as the budget ended first"
 NO_PROCESS = "no function is named, as the tests failed while counted"
 NO_PYTHON = "no Python function executes more bytecodes"
@@ -112,7 +113,7 @@ def explained(
     Bytecodes are counted first, as that takes seconds, and under valgrind what shows none.
     """
     tests = worth_explaining(rows)
-    found = dict.fromkeys(tests[MOST_BENCHMARKS:], f"{MOST_BENCHMARKS} tests are explained at most")
+    found = dict.fromkeys(tests[MOST_BENCHMARKS:], TOO_MANY)
     left = tests[:MOST_BENCHMARKS]
     for valgrind in (False, True)[: 1 + has_valgrind]:
         counting = Counting(by_function=True, valgrind=valgrind)

@@ -121,7 +121,7 @@ def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> 
     >>> why_not([{"peak_bytes": 2**30, "driver": ""}] * 2, 8 * 2**30)
     ''
     >>> why_not([{"peak_bytes": 3 * 2**30, "driver": ""}] * 2, 8 * 2**30)
-    'two take 6.0 GiB, of 8.0 GiB that are free'
+    'two processes need 6.0 GiB, and 8.0 GiB are free'
     >>> why_not([{"peak_bytes": 2**30, "driver": "libcuda.so"}] * 2, 8 * 2**30)
     'they share the memory of an accelerator (libcuda.so)'
     """
@@ -132,5 +132,6 @@ def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> 
         return f"they share the memory of an accelerator ({next(filter(None, drivers))})"
     taken = sum(each["peak_bytes"] for each in footprints)
     if taken > LARGEST_SHARE_OF_FREE_MEMORY * free_bytes:
-        return f"two take {taken / 2**30:.1f} GiB, of {free_bytes / 2**30:.1f} GiB that are free"
+        free = f"{free_bytes / 2**30:.1f} GiB are free"
+        return f"two processes need {taken / 2**30:.1f} GiB, and {free}"
     return ""

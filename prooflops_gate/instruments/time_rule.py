@@ -254,10 +254,10 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     """
     noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
     if not noises or not math.isfinite(noises[-1]):
-        return "too few pairs to know which slowdowns time alone confirms"
+        return "too few pairs to say which slowdowns time alone would confirm"
     half, every = (
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
         for noise in (noises[len(noises) // 2], noises[-1])
     )
-    where = f" in half of the benchmarks, {every} or more in all" if half != every else ""
-    return f"time alone confirms slowdowns of {half} or more{where}"
+    where = f" in half of the benchmarks, from {every} in all" if half != every else ""
+    return f"by time alone, such a run confirms slowdowns from {half}{where}"

@@ -124,7 +124,8 @@ class Times:
 
     def progress(self) -> str:
         left = max(count - self._kept(name) for name, count in self.open.items())
-        pairs = f"{many(left, 'more pair')}, about {minutes(left * self.took_s)}"
+        expected_s = min(left * self.took_s, self._left_s)
+        pairs = f"{many(left, 'more pair')}, about {minutes(expected_s)}"
         slower = f"; SLOWER: {', '.join(self._slower)}" if self._slower else ""
         return f"{self.taken} pairs of times, {len(self.open)} open: {pairs}{slower}"
 

@@ -15,19 +15,19 @@ from prooflops_gate.where import first_function
 TIMES_AS = 3
 # Each verdict that fails a run has a next step.
 NEXT_STEPS = {
-    "SLOWER": "look where the rows point; if the slowdown is intended, just merge",
-    "FASTER": "if it is intended, just merge",
+    "SLOWER": "read the functions that the rows name; if the slowdown is intended, merge",
+    "FASTER": "if it is intended, merge",
     "MORE MEMORY": "if it is intended, merge, or set gate_memory = show",
-    "CHANGED": "if it is intended, just merge",
+    "CHANGED": "if it is intended, merge",
     "MISSING": "find out why the test did not run, or set gate_missing = report",
     "MORE INSTRUCTIONS": "if it is intended, merge, or set gate_instructions = report",
 }
 # Each reason for an open benchmark has a remedy.
 REMEDIES = {
-    NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide the rest",
-    PAIRS: "more --gate-replicates decide the rest",
-    BUDGET: "a larger --gate-budget, or fewer benchmarks, decide the rest",
-    TOO_LONG: "a larger --gate-budget, or shorter rounds, decide the rest",
+    NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect may decide more",
+    PAIRS: "more --gate-replicates may decide more",
+    BUDGET: "a larger --gate-budget or fewer benchmarks may decide more",
+    TOO_LONG: "a larger --gate-budget or shorter rounds may decide more",
 }
 
 
@@ -155,11 +155,9 @@ def unchanged(rows: Sequence[Row]) -> str:
     if timed:
         bounds = [effect.bounds(SHOWN_LEVEL) for effect in timed]
         widest = max(max(high - 1, 1 / low - 1) for low, high, _ in bounds)
-        said.append(f"any change is below {percent(widest)}")
-        if counted:
-            said[-1] += f" in {len(timed)}"
+        said.append(f"{len(timed)} within {percent(widest)} by time")
     if counted:
-        said.append(f"about as many instructions in {counted}")
+        said.append(f"{counted} with about as many instructions")
     return ", ".join(said)
 
 
