@@ -60,7 +60,7 @@ LARGEST_WORKER_BYTES = 2 * 2**30
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "prooflops.plugin")
 # What pytest does itself, without running tests in this process or in its own way.
 LEFT_TO_PYTEST = (
-    "--claims", "--collect-only", "--co", "--help", "-h", "--version", "-V", "--fixtures",
+    "--claims", "--collect-only", "--co", "--version", "-V", "--fixtures",
     "--markers", "--model", "--last-failed", "--lf", "--pdb", "--trace",
     "--junitxml",
 )  # fmt: skip
@@ -81,9 +81,6 @@ def main(arguments: Sequence[str]) -> int:
         )
         return pytest.ExitCode.USAGE_ERROR
     if is_left_to_pytest(rest):
-        if {"--help", "-h"}.intersection(rest):
-            parser().print_help()
-            sys.stdout.flush()
         plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *plugins, *rest])
     if options.index:
@@ -106,8 +103,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "python -m prooflops.suite.evidence",
         description="Runs claims and benchmarks, and keeps each result in one file. "
-        "An interrupted run resumes with that file. Other words are those of pytest.",
-        add_help=False,
+        "An interrupted run resumes with that file. `pytest --help` lists the other options.",
         allow_abbrev=False,
     )
     made.add_argument("--out", type=Path, metavar="PATH", help="file of the run, or its folder")
