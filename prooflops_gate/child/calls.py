@@ -1,9 +1,9 @@
 """Hooks into pytest-benchmark: the memory of a call that it doesn't time, and its timed rounds.
 
 Memory is measured in a call that pytest-benchmark makes anyway and doesn't time. That is the one
-whose result `benchmark(function)` returns, or that of `pedantic` with several iterations. Of three
-or more warm-up rounds of `pedantic` it is one in the middle. So the function is called as often as
-without the gate, the call is warm, and the timed rounds call the function itself.
+whose result `benchmark(function)` returns, or that of `pedantic` with several iterations. So the
+function is called as often as without the gate, the call is warm, and the timed rounds call the
+function itself.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ Figures = dict[str, int]
 class UntimedCall:
     """Replaces a benchmarked function in the calls that are not timed, and measures them."""
 
-    def __init__(self, function: Callable[..., Any], measured_round: int = 0) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        # Counted from 1; 0 measures none.
-        self.measured_round = measured_round
-        self.rounds = 0
         self.last_figures: Figures = {}
         self.seconds = 0.0
 
@@ -51,11 +48,6 @@ class UntimedCall:
             # Its work is still to be done.
             self.last_figures = {}
         return result
-
-    def in_round(self) -> Callable[..., Any]:
-        """The function that the next round calls."""
-        self.rounds += 1
-        return self if self.rounds == self.measured_round else self.function
 
 
 def instrument(
@@ -113,10 +105,7 @@ def measure_untimed_calls(
 
     def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        given = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments
-        warm_ups = given.get("warmup_rounds", 0)
-        measured_round = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
-        return run(self, pedantic, UntimedCall(target, measured_round), args, kwargs)
+        return run(self, pedantic, UntimedCall(target), args, kwargs)
 
     fixture_class.__call__, fixture_class.pedantic = call, call_pedantic
 
@@ -128,7 +117,7 @@ def watch_timed_rounds(fixture_class: Any, rounds: Rounds) -> None:
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         function = function_to_benchmark
         if isinstance(function, UntimedCall):
-            function = function.in_round()
+            function = function.function
         return rounds.watched(self, make_runner(self, function, *args))
 
     fixture_class._make_runner = runner
