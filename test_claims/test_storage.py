@@ -275,7 +275,7 @@ def test_reshape_copies_exactly_where_view_raises(device):
         x = chain.tensor(device)
         elements = x.numel()
         assert_reshaped(x, (elements,))
-        for rows in range(1, min(elements, 12) + 1):
+        for rows in (2, 3, 4) if elements else ():
             if elements % rows == 0:
                 assert_reshaped(x, (rows, elements // rows))
                 assert_reshaped(x, (elements // rows, 1, rows))
