@@ -235,9 +235,8 @@ def subjects(topic: str) -> str:
     found = []
     for file in files:
         docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or topic
-        line = docstring.partition("\n")[0].removeprefix("Claims about ").removesuffix(".")
-        begins_a_sentence = line[1:2].islower()
-        found.append(line[:1].lower() + line[1:] if begins_a_sentence else line)
+        line = docstring.partition("\n")[0]
+        found.append(line.removeprefix("Claims about ").removesuffix("."))
     return "; ".join(found)
 
 
