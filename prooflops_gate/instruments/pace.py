@@ -43,8 +43,6 @@ TOO_LONG = "it takes too long for the budget"
 # The share of the time left that counting instructions gets; and beside other work, that no count
 # notices.
 COUNTING_SHARE, BUSY_COUNTING_SHARE = 1 / 3, 2 / 3
-# A change so many times as large as the noise needs no more than the least time.
-PLAIN_FACTOR = 10
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class PacePlan:
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair.
 
-        More for noisy ones, the least for plain changes.
+        Noisy ones get more.
         """
         noisy = [name for name, each in effects.items() if self._gains_time(name, each)]
         each_s = self.each_s
@@ -184,15 +182,13 @@ class PacePlan:
         for name, cost in self.costs.items():
             rounds = cost.rounds(LONG_S if name in noisy else self.most_s)
             seconds = max(each_s, rounds * cost.round_s, more_s if name in noisy else 0.0)
-            if name in effects and is_plain(effects[name]):
-                seconds = LEAST_S
             paces[name] = {"max_time": round(seconds, 4), "min_rounds": min(rounds, ROUNDS)}
         return paces
 
     def _gains_time(self, name: str, effect: Effect) -> bool:
         """Whether a benchmark is noisy, so that more time helps."""
         # Fewer pairs than the first look's don't show the noise well enough.
-        is_shown = effect.pairs >= self.pairs and not is_plain(effect)
+        is_shown = effect.pairs >= self.pairs
         return is_shown and NOISY < effect.noise < math.inf and self.costs[name].gains
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
@@ -300,14 +296,3 @@ def cost_of(timed: Timed, pair: Pair) -> Cost:
 def _overhead_s(side: Replicate) -> float:
     inside_s = sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
     return side.wall_s - inside_s
-
-
-def is_plain(effect: Effect) -> bool:
-    """Whether every pair shows a change, so far out of the noise that few rounds will do.
-
-    >>> from prooflops_gate.statistics.effects import paired
-    >>> sides = ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)
-    >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in sides]
-    [True, True, False]
-    """
-    return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN_FACTOR * effect.noise
