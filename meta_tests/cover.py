@@ -40,6 +40,9 @@ FUNCTIONS = (
 )
 CONTEXTS = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast")
 
+# Stands for the tensors of a call that has none.
+NO_TENSOR = torch.empty(0)
+
 
 def tensors_in(values):
     for value in values:
@@ -126,7 +129,7 @@ class Observer(TorchFunctionMode):
         @functools.wraps(function)
         def call(*args, **kwargs):
             told = [*self.told(kwargs)]
-            self.record(name, [torch.empty(0), *args, *kwargs.values()], told)
+            self.record(name, [NO_TENSOR, *args, *kwargs.values()], told)
             return function(*args, **kwargs)
 
         return call
