@@ -146,7 +146,7 @@ def model_report(
     `measure` also runs a copy: it adds the measured memory and the times of modules and operators.
     `depth` is that of the printed tree, see `ModelReport.tree`. `device` names a card that need not
     be here, such as "NVIDIA H100 80GB HBM3". The report then says whether the step fits there,
-    predicted to the block of torch's allocator.
+    and the largest batch that does, predicted to the block of torch's allocator.
 
     `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name
     from torch.optim, a class, or a function of the parameters; None is AdamW. `loss` is a function
