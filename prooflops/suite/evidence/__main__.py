@@ -326,7 +326,7 @@ def run(
         return code
     write_pages(file)
     if file.remaining():
-        print(commands.resuming(file.path), flush=True)
+        print(file.partial, commands.resuming(file.path), sep="\n", flush=True)
     return code
 
 
