@@ -39,13 +39,16 @@ class Seeds:
         manual_seed = torch.manual_seed
         default_rng = np.random.default_rng
 
+        def rng_of(seed=None):
+            return default_rng(moved(seed) if isinstance(seed, int) else seed)
+
         class Generator(torch.Generator):
             def manual_seed(self, seed):
                 return super().manual_seed(moved(seed))
 
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "manual_seed", lambda seed: manual_seed(moved(seed)))
-        patch.setattr(np.random, "default_rng", lambda seed=None: default_rng(moved(seed or 0)))
+        patch.setattr(np.random, "default_rng", rng_of)
 
     def pytest_collection_modifyitems(self, items):
         timed = {"speed", "sizing", "benchmark"}
