@@ -32,7 +32,15 @@ def test_each_name_of_the_face_is_there_and_another_is_refused():
         prooflops.counts  # noqa: B018
 
 
-def test_somebody_elses_accounting_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize(
+    ("beside", "advice"),
+    [
+        ("theirs", "this Python takes accounting from {0}/accounting: rename"),
+        ("prooflops", "another copy, {0}/accounting: start python -m pytest"),
+    ],
+)
+def test_an_accounting_from_elsewhere_is_refused_by_name(tmp_path, beside, advice):
+    (tmp_path / beside).mkdir()
     (tmp_path / "accounting").mkdir()
     (tmp_path / "accounting" / "__init__.py").write_text("BALANCE = 0\n")
     done = subprocess.run(
@@ -43,7 +51,7 @@ def test_somebody_elses_accounting_is_refused_by_name(tmp_path):
         text=True,
     )
     assert done.returncode == 1
-    assert f"takes accounting from {tmp_path / 'accounting'}: rename" in done.stderr, done.stderr
+    assert advice.format(tmp_path) in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("package", ["accounting", "prooflops_gate"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -124,12 +125,17 @@ def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return topics
 
 
+# Claims that one interruption left open have one reason, however many of their tests ran.
+COUNTED_TESTS = re.compile(r"^\d+ of \d+ tests ran: ")
+
+
 def unchecked(claims: Iterable[Verdict]) -> list[tuple[str, list[str]]]:
     """The reasons for unchecked claims, each with the claims' ids."""
     reasons: dict[str, list[str]] = {}
     for claim in claims:
         if claim.verdict == "not checked":
-            reasons.setdefault(claim.reason, []).append(claim.id)
+            reason = COUNTED_TESTS.sub("", claim.reason)
+            reasons.setdefault(reason, []).append(claim.id)
     return [*reasons.items()]
 
 

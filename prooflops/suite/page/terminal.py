@@ -12,6 +12,7 @@ from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import benchmark_table, unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
 from prooflops.suite.verdicts import RED
+from prooflops_gate.console.tables import many
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
 
@@ -19,6 +20,8 @@ from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
 MOST_STATED = 10
 # Benchmarks without a figure that are named; the page names all.
 FEW = 3
+# Claims of one reason that are named; the page names all.
+MOST_NAMED = 20
 COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "white"}
 
 
@@ -86,7 +89,8 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
     verdicts = finished.report.claims
     if not is_verbose:
         for reason, ids in unchecked(verdicts):
-            yield f"not checked, {reason}: {', '.join(ids)}"
+            named = ", ".join(ids) if len(ids) <= MOST_NAMED else many(len(ids), "claim")
+            yield f"not checked, {reason}: {named}"
     settled = {each.id for each in verdicts if each.verdict not in (*RED, "not checked")}
     for listed in sorted({*known} & settled):
         yield f"{listed} is listed in --known-failures but now holds: remove it there"
