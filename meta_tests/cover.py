@@ -158,7 +158,7 @@ def observe(topics):
         observer.install(patch)
         options = ["-q", "--quick", "--hypothesis-seed=0", "-p", "no:cacheprovider"]
         code = pytest.main([*files, *options], plugins=[observer])
-    # Of a claim that fails, some calls are observed all the same.
+    # A failing claim makes calls, too, which count.
     known = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
     assert code in known, output.getvalue()[-5000:]
     return observer.calls
