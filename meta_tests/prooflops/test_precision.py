@@ -102,5 +102,5 @@ def test_a_report_of_a_model_that_sets_tf32_says_so(user_sets, tmp_path):
 def test_the_run_computes_in_full_what_a_conftest_rounds(user_sets):
     user_sets(True, "cuda.matmul.fp32_precision = 'tf32'")
     [said] = device.ignore_tf32_override()
-    assert said == "products of fp32: in full, although float32_matmul_precision is high"
+    assert said == "fp32 products run in full precision, although float32_matmul_precision is high"
     assert precision.of_products() == "highest"

@@ -91,7 +91,7 @@ class FirstLayers:
             if self._inputs[number][0] == name and meeting.weight == first.weight
         }
         unit = first.unit or _unit_of_rows(first.number, tensor)
-        source = f"{_described(name, tensor)}, first met by {first.weight}"
+        source = f"{_described(name, tensor)}, first used by {first.weight}"
         return Batch(sum(alike.values()), unit, source)
 
     def _is_index(self, number: int) -> bool:

@@ -82,7 +82,7 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
     whole = {"model_type": "llama", "text_config": LLAMA, "vision_config": {"hidden_size": 1408}}
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"
+        ValueError, match=r"text_only=True reads .* Install transformers 5 or later"
     ):
         from_config(whole)
 

@@ -151,6 +151,8 @@ def test_a_block_that_hands_values_to_numpy_is_refused():
         torch.ones(3).numpy()
 
 
+# Torch's compiler warns of itself as it is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method")
 def test_a_compiled_module_is_refused():
     step = TrainingStep(torch.compile(nn.Linear(4, 4)), torch.empty(8, 4), torch.mean)
     with pytest.raises(TypeError, match="the OptimizedModule is compiled, and only the compiler"):
