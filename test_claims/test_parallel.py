@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from accounting.models import Transformer
+from accounting.optimizers import RECIPES
 from accounting.parallel import Collective, Parallelism, collectives, device_parameters
 from test_claims.oracles.messages import equal
 from test_claims.strategies import (
+    TORCH_DTYPES,
     fewer,
     sizes,
 )
@@ -60,11 +62,13 @@ def test_data_parallelism_all_reduces_every_gradient(workloads, ranks):
         vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks
     )
     net = workloads.build(model, device="meta")
-    gradients = sum(parameter.nbytes for parameter in net.parameters())
-    needed = collectives(model, Parallelism(data=ranks), ranks, 1, "fp32")
-    sent_bytes = sum(each.sent_bytes for each in needed)
+    for recipe, of in RECIPES.items():
+        gradients = [p.to(TORCH_DTYPES[of.gradients]).nbytes for p in net.parameters()]
+        needed = collectives(model, Parallelism(data=ranks), ranks, 1, recipe)
+        sent_bytes = sum(each.sent_bytes for each in needed)
+        should = Fraction(2 * (ranks - 1), ranks) * sum(gradients)
 
-    equal(sent_bytes, Fraction(2 * (ranks - 1), ranks) * gradients, "bytes sent")
+        equal(sent_bytes, should, "bytes sent", recipe=recipe)
 
 
 @pytest.mark.claim("parallel.bubble")
