@@ -361,14 +361,19 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
 
 
 @pytest.mark.claim("roof.matmul")
-@given(n=st.integers(1, 10**5), dtype=float_dtypes)
-def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
-    nbytes = bytes_of((n, n), (n, n), (n, n), dtype=dtype)
-    formula = roofline.matmul_work(n, n, n, dtype).intensity
-    intensity = Fraction(2 * n**3, nbytes)
+@given(n=st.integers(1, 10**5), dtype=float_dtypes, batch=sizes(), result=float_dtypes)
+@example(n=7, dtype="bf16", batch=3, result="fp32")
+def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype, batch, result):
+    squares = batch, n, n
+    nbytes = bytes_of(squares, squares, squares, dtype=dtype)
+    formula = roofline.matmul_work(n, n, n, dtype, batch).intensity
+    intensity = Fraction(2 * batch * n**3, nbytes)
     third = Fraction(n, 3) * 16 / element_bits(dtype)
     equal(intensity, third, "FLOPs per byte")
     close(formula, float(third), "the intensity")
+
+    moved = bytes_of(squares, squares, dtype=dtype) + bytes_of(squares, dtype=result)
+    equal(roofline.matmul_work(n, n, n, dtype, batch, result).bytes, moved, "bytes moved")
 
 
 @pytest.mark.claim("roof.matmul")
