@@ -14,7 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import accounting
 from accounting.attention import Attention, attention_flops
-from accounting.flops import broadcast_matmul_flops, elementwise_flops, matmul_flops
+from accounting.flops import (
+    broadcast_matmul_flops,
+    einsum_flops,
+    elementwise_flops,
+    matmul_flops,
+)
 from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
@@ -112,7 +117,8 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
     b = torch.rand(b_shape, device=device)
     dispatched = product_flops(lambda: a @ b)
     formula = broadcast_matmul_flops(a_shape, b_shape)
-    agree("FLOPs", formula=formula, dispatched=dispatched, stated=number)
+    einsum = einsum_flops("...mk,...kn->...mn", a_shape, b_shape)
+    agree("FLOPs", formula=formula, einsum=einsum, dispatched=dispatched, stated=number)
 
 
 @pytest.mark.claim("flops.cubic", "flops.one-dimension")

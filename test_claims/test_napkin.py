@@ -1,5 +1,6 @@
 """Claims about napkin estimates: exact fractions, a simulated run, real tensors, counted FLOPs."""
 
+import itertools
 import math
 from datetime import timedelta
 from fractions import Fraction
@@ -83,6 +84,9 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
     record_figure(f"{formula:.2f} days")
     close(formula, float(simulated), "training_days", rel=1e-5)
     equal(round(formula), days, "training_days, rounded")
+
+    affordable = planning.affordable_flops(formula, DEVICES, float(peak), float(MFU))
+    close(affordable, float(TOKENS * flops_per_token), "affordable_flops of these days", rel=1e-5)
 
 
 @pytest.mark.claim("napkin.time-formula")
@@ -383,10 +387,10 @@ def test_eight_h100s_hold_by_what_they_shard(
     dtype = FP32 if recipe == "fp32" else BF16
     *held, activations = held_per_parameter(workloads, metered_device, dtype, optimizer)
     # Shards none of them, the optimizer state, gradients as well, parameters as well.
-    for stage in range(4):
+    for named, stage in itertools.product(("adamw", torch.optim.AdamW), range(4)):
         each = sum(held[: 3 - stage]) + sum(held[3 - stage :]) / 8
         formula = planning.largest_model_parameters(
-            memory, devices=8, zero_stage=stage, recipe=recipe
+            memory, devices=8, zero_stage=stage, optimizer=named, recipe=recipe
         )
 
         close(formula, float(memory / each), "largest_model_parameters", rel=1e-9, stage=stage)
