@@ -342,7 +342,7 @@ def test_making_views_allocates_nothing(device):
             for view in (x, x.permute(1, 0).unsqueeze(0).squeeze(0)):
                 chained_views(view)
                 view.chunk(2), view.diagonal(), x.select(0, 0), x.unbind(), x.narrow(0, 0, 2)
-                x.expand(2, *x.shape)
+                x.expand(2, *x.shape), x.detach()
         held.mark("views")
         copies = [x.clone() for x in bases]
     got = held.phases["views"].allocated_bytes, held.allocated_bytes
