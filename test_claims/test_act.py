@@ -1,14 +1,14 @@
 """Claims about activations and checkpointing: the bytes kept, and the cost of recomputing."""
 
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import isqrt, prod
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkpoint_early_stop
 
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes
 from accounting.models import DeepLinear, Transformer, recompute_flops
@@ -19,21 +19,23 @@ from test_claims.oracles.messages import agree, at_least, at_most, between, clos
 from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 
-def sizes_of_segments(layers, segments):
-    """`layers` divided as evenly as possible."""
-    ends = [layers * (segment + 1) // segments for segment in range(segments)]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+def ends_of_segments(layers, segments):
+    """The ends of each segment of `layers`, divided as evenly as possible."""
+    return list(pairwise(layers * end // segments for end in range(segments + 1)))
 
 
-def in_segments(layers, x, segments, **options):
-    """`x` after all `layers`, keeping only each segment's input; all is kept with 0 segments."""
+def in_segments(layers, x, segments, sequential=False, **options):
+    """`x` after all `layers`, keeping only each segment's input; all is kept with 0 segments.
+
+    `sequential` leaves the segments to torch, which keeps all of the last one.
+    """
     if not segments:
         return nn.Sequential(*layers)(x)
-    start = 0
-    for size in sizes_of_segments(len(layers), segments):
-        part = nn.Sequential(*layers[start : start + size])
-        x = checkpoint(part, x, **{"use_reentrant": False, **options})
-        start += size
+    options = {"use_reentrant": False, **options}
+    if sequential:
+        return checkpoint_sequential(nn.Sequential(*layers), segments, x, **options)
+    for start, end in ends_of_segments(len(layers), segments):
+        x = checkpoint(nn.Sequential(*layers[start:end]), x, **options)
 
     return x
 
@@ -67,8 +69,8 @@ def peak_bytes(layers, segments, activation, weight=0):
     activation less and one weight's gradient more.
     """
     moments = []
-    sizes = sizes_of_segments(layers, segments)
-    for segment, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+    for segment, (start, end) in enumerate(ends_of_segments(layers, segments)):
+        size = end - start
         behind = layers - end
         activations = 1 + segment + size - 1 + (2 if behind else 1)
         moments.append(activations * activation + (behind + 1) * weight)
@@ -139,7 +141,7 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
 
 
 # In 16 bits LayerNorm's mean and deviation are of a dtype that the device chooses.
-@pytest.mark.claim("act.BDL")
+@pytest.mark.claim("act.BDL", "grad.needs-activations")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -168,37 +170,47 @@ def test_a_function_that_keeps_its_input_doubles_it(
     equal(got, should, "bytes kept")
 
 
+# Linear maps of one width; the convolutions have a kernel and an input of one place.
+MAPS = [nn.Linear, *(partial(conv, kernel_size=1) for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
+
+
 @pytest.mark.claim("act.why", "grad.needs-activations")
 @pytest.mark.parametrize("learning", [[0, 0], [1, 1, 1], [0, 1, 0, 1], [1, 0, 0]], ids=str)
 @pytest.mark.parametrize(("rows", "width"), [((1,), 2), ((5,), 8), ((2, 4, 8), 96)])
+@torch.backends.cudnn.flags(enabled=True, deterministic=True)
 def test_what_is_kept_are_the_inputs_of_layers_whose_weights_learn(
     metered_device, rows, width, learning
 ):
-    maps = [nn.Linear(width, width, bias=False) for _ in learning]
-    net = nn.Sequential(*maps).to(metered_device)
-    for layer, learns in zip(net, learning, strict=True):
-        layer.weight.requires_grad_(bool(learns))
-    x = torch.randn(*rows, width, device=metered_device)
-    held = kept_by(net, x)
-    # The net's input was there before.
-    within = x.nbytes * sum(learning[1:])
-    equal(held, within, "bytes kept by the allocator")
+    for places, linear in enumerate(MAPS):
+        maps = [linear(width, width, bias=False) for _ in learning]
+        net = nn.Sequential(*maps).to(metered_device)
+        for layer, learns in zip(net, learning, strict=True):
+            layer.weight.requires_grad_(bool(learns))
+        x = torch.randn(*rows, width, device=metered_device)
+        if places:
+            x = x.view(-1, width, *[1] * places)
+        held = kept_by(net, x)
+        # A convolution with a fixed weight keeps its input, too, once a layer before it learns.
+        kept = [*accumulate(learning, max)] if places else learning
+        # The net's input was there before.
+        within = x.nbytes * sum(kept[1:])
+        equal(held, within, "bytes kept by the allocator", of=net[0])
 
-    weights = {parameter.data_ptr() for parameter in net.parameters()}
+        weights = {parameter.data_ptr() for parameter in net.parameters()}
 
-    def twice_unless_a_weight(tensor):
-        return tensor if tensor.data_ptr() in weights else 2 * tensor
+        def twice_unless_a_weight(tensor, weights=weights):
+            return tensor if tensor.data_ptr() in weights else 2 * tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(torch.detach, twice_unless_a_weight):
-        y = net(x)
-    equal(y.requires_grad, any(learning), "whether the output needs a gradient")
+        with torch.autograd.graph.saved_tensors_hooks(torch.detach, twice_unless_a_weight):
+            y = net(x)
+        equal(y.requires_grad, any(learning), "whether the output needs a gradient")
 
-    if any(learning):
-        learned = [layer.weight for layer in net if layer.weight.requires_grad]
-        twice = torch.autograd.grad(y.sum(), learned)
-        right = torch.autograd.grad(net(x).sum(), learned)
-        for got, should in zip(twice, right, strict=True):
-            equal(got, 2 * should, "a gradient with what is kept doubled")
+        if any(learning):
+            learned = [layer.weight for layer in net if layer.weight.requires_grad]
+            twice = torch.autograd.grad(y.sum(), learned)
+            right = torch.autograd.grad(net(x).sum(), learned)
+            for got, should in zip(twice, right, strict=True):
+                equal(got, 2 * should, "a gradient with what is kept doubled")
 
 
 @pytest.mark.claim("act.why", "grad.graph-built-in-forward")
@@ -356,7 +368,8 @@ def test_training_is_bitwise_the_same_for_any_number_of_segments(
     """With dropout, but on mps, where checkpoints keep no random state (pytorch issue 127676)."""
     dropout = 0.0 if device.type == "mps" else dropout
     whole = trained_in_segments(device, 0, dropout, segments, low)
-    got = trained_in_segments(device, segments, dropout, segments, low, use_reentrant=reentrant)
+    options = {"use_reentrant": reentrant, "sequential": segments > 3}
+    got = trained_in_segments(device, segments, dropout, segments, low, **options)
     equal(got, whole, "gradients and weights")
 
 
@@ -425,6 +438,8 @@ def without_early_stop(segments):
         *((segments, {"use_reentrant": True}, True, 8) for segments in (1, 4, 8)),
         # It keeps its output.
         *((segments, {"function": nn.Tanh}, True, 8) for segments in (1, 4, 8)),
+        (4, {"sequential": True}, True, 6.75),
+        (2, {"sequential": True, "use_reentrant": True}, True, 7),
     ],
 )
 def test_a_step_costs_six_to_eight_flops_per_parameter_and_example(
