@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from accounting.memory import element_bytes, model_state
-from accounting.models import DeepLinear, parameter_count
+from accounting.models import DeepLinear, Transformer, parameter_count
 from accounting.optimizers import STEP_BYTES
 from test_claims.oracles import tensors
 from test_claims.oracles.messages import agree, at_most, between, equal
@@ -258,6 +258,7 @@ MODELS = [
     DeepLinear(dim=1, layers=1),
     DeepLinear(dim=40, layers=4, bias=True),
     DeepLinear(dim=130, layers=2),
+    Transformer(vocab_size=30, layers=1, dim=8, heads=2, hidden=16, tied_embedding=True),
 ]
 
 

@@ -93,8 +93,9 @@ def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
         forms = {
             ".to(device)": home.to(there),
             ".to(str)": home.to(str(there)),
+            ".to(device, dtype)": home.bool().to(there, dtype),
             ".to(device=, dtype=)": home.to(device=there, dtype=dtype),
-            ".to(another tensor)": home.to(made),
+            ".to(another tensor)": home.bool().to(made),
             "a module's .to": module.to(there).x,
             "device=": made,
         }
