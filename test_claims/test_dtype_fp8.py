@@ -75,6 +75,12 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
     ours = torch.tensor(rounded, dtype=torch.float64)
     numbers.equal_numbers(ours, cast(beyond, dtype, device), row.name, beyond)
 
+    for source in (torch.float16, torch.bfloat16, torch.float64):
+        given = beyond.to(source)
+        got = cast(given, dtype, device)
+        should = cast(given.float(), dtype, device)
+        numbers.equal_numbers(got, should, f"{source} cast to {row.name}", given)
+
     infinity = cast_of(math.inf, dtype, device)
     assert infinity in (math.inf, row.max) or math.isnan(infinity), f"infinity becomes {infinity}"
     assert math.isnan(cast_of(math.nan, dtype, device))

@@ -73,8 +73,8 @@ def on_the_host(tensor):
     return wide.cpu().double()
 
 
-def values_of_patterns(dtype, patterns, device):
-    """The values that torch reads in bit patterns (all of them by default), in fp64."""
+def read_patterns(dtype, patterns, device):
+    """The tensor of bit patterns (all of them by default)."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
     if bits > 8:
@@ -83,19 +83,21 @@ def values_of_patterns(dtype, patterns, device):
         chosen = [(pattern + half) % (1 << bits) - half for pattern in chosen]
     device = with_dtype(device, dtype)
     integers = torch.tensor(list(chosen), dtype=INTEGERS[bits], device=device)
-    return on_the_host(integers.view(dtype))
+    return integers.view(dtype)
+
+
+def values_of_patterns(dtype, patterns, device):
+    """The values that torch reads in bit patterns (all of them by default), in fp64."""
+    return on_the_host(read_patterns(dtype, patterns, device))
 
 
 def cast(values, dtype, device=CPU):
-    """`values`, given in fp32, after a cast to `dtype` on `device`.
+    """`values` after a cast to `dtype` on `device`; torch rounds fp64 twice, to fp32 first.
 
     A cast of all at once and ones of few, which other kernels may do, must give the same, and so
     must the other ways to cast.
     """
-    # torch's casts to the small formats go through fp32: fp64 would be rounded twice.
-    assert values.dtype == torch.float32
-
-    given = values.to(with_dtype(device, dtype))
+    given = values.to(with_dtype(with_dtype(device, dtype), values.dtype))
     together = given.to(dtype)
     # More than a block of a kernel, and one.
     for number in (600, 1):
@@ -209,8 +211,12 @@ def check_decoding(row, device=CPU):
         patterns = [exponent * one + fraction for exponent in exponents for fraction in fractions]
         # A device may lack fp64 (MPS), and reading a bit pattern back is no computation.
         device = CPU
-    should = values_of_patterns(dtype, [pattern << shift for pattern in patterns], device)
-    equal_numbers(decoded(row, patterns), should, row.name, patterns)
+    read = read_patterns(dtype, [pattern << shift for pattern in patterns], device)
+    values = on_the_host(read)
+    equal_numbers(decoded(row, patterns), values, row.name, patterns)
+    for wide in (torch.bfloat16, torch.float16, torch.float64):
+        got = on_the_host(read.to(with_dtype(device, wide), wide))
+        equal_numbers(got, on_the_host(values.to(wide)), f"{row.name} cast to {wide}", patterns)
 
 
 def rounded(row, values, overflow):
@@ -285,6 +291,8 @@ def check_finfo(row):
     least = -row.max if row.signed else row.least_normal
     ours = row.max, row.least_normal, row.storage_bits, least
     equal(ours, constants, f"max, least normal, bits and min of {dtype}")
+    decimals = math.floor(-math.log10(row.eps))
+    equal(info.resolution, 10.0**-decimals, f"resolution of {dtype}")
     # torch says 0.125 of this one; two fraction bits make 0.25.
     if row.name != "fp8_e5m2fnuz":
         equal(row.eps, info.eps, f"eps of {dtype}")
