@@ -47,6 +47,10 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     terms = m * k * n
     equal((operations.multiplications, operations.additions), (terms, terms), "products and sums")
     equal(matmul_flops(m, k, n), operations.flops, "matmul_flops")
+    # A row alone, a column alone, and the inner product of both.
+    for left, right in itertools.product((a, a[0]), (b, b[:, 0])):
+        should = 2 * k * (left @ right).numel()
+        equal(broadcast_matmul_flops(left.shape, right.shape), should, "broadcast_matmul_flops")
 
     equal(operations.flops == 2 * m * n, k == 1, "whether two FLOPs an output are enough")
 

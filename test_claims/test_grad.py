@@ -14,7 +14,7 @@ from accounting.flops import (
     linear_step,
     matmul_flops,
 )
-from accounting.models import DeepLinear
+from accounting.models import DeepLinear, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.messages import agree, equal
@@ -308,13 +308,16 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
     ],
 )
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
-    net = workloads.build(DeepLinear(dim=32, layers=layers), device=device)
     b = 3
     d = 32
-    n = parameters_of(net)
-    flops = sum(forward_and_backward(net, torch.rand(b, d, device=device)))
-    per_parameter = Fraction(flops, b * n)
-    equal(per_parameter, 6 - Fraction(2 * d * d, n), "FLOPs per parameter")
+    for inputs in (5, d):
+        model = DeepLinear(dim=d, layers=layers, inputs=inputs)
+        net = workloads.build(model, device=device)
+        n = parameters_of(net)
+        flops = sum(forward_and_backward(net, torch.rand(b, inputs, device=device)))
+        per_parameter = Fraction(flops, b * n)
+        equal(per_parameter, 6 - Fraction(2 * inputs * d, n), "FLOPs per parameter")
+        equal(step_flops(model, b).model, flops, "step_flops")
 
     equal(f"{float(per_parameter):.2f}", printed, "FLOPs per parameter")
 
