@@ -29,6 +29,7 @@ INITIALISERS = ("zeros_", "ones_", "trunc_normal_", "xavier_uniform_", "kaiming_
 FUNCTIONS = (
     *(f"torch.nn.init.{name}" for name in INITIALISERS),
     "torch.utils.checkpoint.checkpoint",
+    "torch.utils.checkpoint.checkpoint_sequential",
     "torch.nn.utils.clip_grad_norm_",
     "torch.autograd.grad",
     "torch.autograd.backward",
