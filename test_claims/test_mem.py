@@ -500,8 +500,7 @@ def process_group(gloo):
         pytest.param(40, 3, {}, id="40-3"),
         pytest.param(7, 5, {}, id="7-5"),
         pytest.param(40, 3, {"find_unused_parameters": True}, id="find unused"),
-        pytest.param(40, 3, {"static_graph": True}, id="static graph"),
-        pytest.param(40, 3, {"bucket_cap_mb": 2**-10}, id="small buckets"),
+        pytest.param(40, 3, {"static_graph": True, "bucket_cap_mb": 2**-10}, id="static graph"),
     ],
 )
 @pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
