@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,6 +26,8 @@ Call = Callable[..., Tensor]
 # Kernels change their way above these numbers of elements in a row, or in a tensor.
 SHORT, LONG_ROW, MANY, HUGE = SIZES = (200, 4_096, 65_536, 2**20)
 OUTPUTS = 24
+# Of a convolution: few and small ones, whose 16 bits a CPU multiplies slowly.
+FILTERS, WINDOW = 3, 2
 # Rows of a table that are looked up several times.
 REPEATED = 50
 LAYOUTS = ("contiguous", "rows apart", "transposed", "every second")
@@ -68,6 +70,7 @@ class Kernel:
     adds: the passes whose sums have that format, not fp32; `adds_on_cpu`: on a CPU alone.
     by_rows: a row of the result, and of its gradient, needs one row of the first argument alone.
     width: of a row, where `elements` counts pairs of rows, as attention has them; four dimensions.
+    tf32_by_default: on CUDA, torch lets cuDNN round the factors of fp32 products to TF32.
     """
 
     definition: Call
@@ -79,6 +82,8 @@ class Kernel:
     by_rows: bool = True
     width: int = 0
     layouts: tuple[str, ...] = LAYOUTS
+    tf32_by_default: bool = False
+    sizes: tuple[int, ...] = SIZES
 
 
 KERNELS = {}
@@ -123,6 +128,43 @@ def batched_product(a, b):
 )
 def matmul(a, b):
     return a @ b
+
+
+def filters(dimensions):
+    """The shapes of filters over the last dimensions; those before them are channels."""
+    return lambda shape: ((FILTERS, shape[-dimensions - 1], *dimensions * [WINDOW]),)
+
+
+def windows(x, dimensions):
+    """Each window over the last dimensions, its elements as channels."""
+    for dim in range(-dimensions, 0):
+        places = x.shape[dim] - WINDOW + 1
+        x = torch.cat([x.narrow(dim, at, places) for at in range(WINDOW)], dim=-dimensions - 1)
+    return x
+
+
+def convolution(x, weight):
+    """One example after the other, as torch's own kernel on a CPU does."""
+    dimensions = weight.dim() - 2
+    seen = windows(x, dimensions)
+    examples = seen.reshape(-1, seen.shape[-dimensions - 1], seen.shape[-dimensions:].numel())
+    rows = weight.permute(0, *range(weight.dim() - 1, 0, -1)).flatten(1)
+    y = torch.cat([rows @ example for example in examples.split(1)])
+    return y.view(*seen.shape[: -dimensions - 1], FILTERS, *seen.shape[-dimensions:])
+
+
+def convolved_batches(x, weight):
+    return functional.conv1d(x.flatten(0, -3), weight).unflatten(0, x.shape[:-2])
+
+
+CONVOLUTION = Kernel(
+    convolution, (convolved_batches,), filters(1), "backward", by_rows=False, tf32_by_default=True
+)
+# Both run the same kernel of torch's, so one of them at the largest size is enough.
+KERNELS |= {
+    "conv1d": CONVOLUTION,
+    "conv2d": replace(CONVOLUTION, calls=(functional.conv2d,), others=filters(2), sizes=SIZES[:-1]),
+}
 
 
 def layer_norm_of_rows(x, weight, bias):
@@ -343,6 +385,8 @@ def running_error(
     """What bounds the errors of a kernel's forward or backward pass."""
     own = Precision.of(torch_dtype(precision))
     products = 0.0
+    if kernel.tf32_by_default and device.type == "cuda" and precision == "fp32":
+        precision = "tf32"
     if precision == "tf32":
         products = 2 * TF32.unit
     elif device.type == "cuda":
