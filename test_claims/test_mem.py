@@ -292,7 +292,6 @@ def test_a_copied_checkpoint_takes_12_bytes_a_parameter_and_a_file_none(
     times=st.integers(2, 3),
 )
 @example(size=512, segments=1, times=2)
-@example(size=2**18, segments=2, times=3)
 def test_free_memory_between_used_blocks_serves_no_larger_request(size, segments, times):
     larger = times * size
     each = segment_bytes(size) // size

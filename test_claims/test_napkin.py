@@ -1,6 +1,5 @@
 """Claims about napkin estimates: exact fractions, a simulated run, real tensors, counted FLOPs."""
 
-import itertools
 import math
 from datetime import timedelta
 from fractions import Fraction
@@ -387,7 +386,7 @@ def test_eight_h100s_hold_by_what_they_shard(
     dtype = FP32 if recipe == "fp32" else BF16
     *held, activations = held_per_parameter(workloads, metered_device, dtype, optimizer)
     # Shards none of them, the optimizer state, gradients as well, parameters as well.
-    for named, stage in itertools.product(("adamw", torch.optim.AdamW), range(4)):
+    for stage, named in enumerate(2 * ["adamw", torch.optim.AdamW]):
         each = sum(held[: 3 - stage]) + sum(held[3 - stage :]) / 8
         formula = planning.largest_model_parameters(
             memory, devices=8, zero_stage=stage, optimizer=named, recipe=recipe

@@ -135,35 +135,38 @@ def filters(dimensions):
     return lambda shape: ((FILTERS, shape[-dimensions - 1], *dimensions * [WINDOW]),)
 
 
-def windows(x, dimensions):
-    """Each window over the last dimensions, its elements as channels."""
+def convolution(x, weight):
+    """One example after the other, as torch's own kernel on a CPU does; places in a row."""
+    dimensions = weight.dim() - 2
     for dim in range(-dimensions, 0):
         places = x.shape[dim] - WINDOW + 1
         x = torch.cat([x.narrow(dim, at, places) for at in range(WINDOW)], dim=-dimensions - 1)
-    return x
+    rows = weight.permute(0, *range(dimensions + 1, 0, -1)).flatten(1)
+    examples = x.reshape(-1, rows.shape[1], x.shape[-dimensions:].numel())
+    return torch.cat([rows @ example for example in examples.split(1)])
 
 
-def convolution(x, weight):
-    """One example after the other, as torch's own kernel on a CPU does."""
-    dimensions = weight.dim() - 2
-    seen = windows(x, dimensions)
-    examples = seen.reshape(-1, seen.shape[-dimensions - 1], seen.shape[-dimensions:].numel())
-    rows = weight.permute(0, *range(weight.dim() - 1, 0, -1)).flatten(1)
-    y = torch.cat([rows @ example for example in examples.split(1)])
-    return y.view(*seen.shape[: -dimensions - 1], FILTERS, *seen.shape[-dimensions:])
-
-
-def convolved_batches(x, weight):
-    return functional.conv1d(x.flatten(0, -3), weight).unflatten(0, x.shape[:-2])
+def convolved(call, x, weight):
+    return call(x.reshape(-1, *x.shape[1 - weight.dim() :]), weight).flatten(2)
 
 
 CONVOLUTION = Kernel(
-    convolution, (convolved_batches,), filters(1), "backward", by_rows=False, tf32_by_default=True
+    convolution,
+    (partial(convolved, functional.conv1d),),
+    filters(1),
+    "backward",
+    by_rows=False,
+    tf32_by_default=True,
 )
 # Both run the same kernel of torch's, so one of them at the largest size is enough.
 KERNELS |= {
     "conv1d": CONVOLUTION,
-    "conv2d": replace(CONVOLUTION, calls=(functional.conv2d,), others=filters(2), sizes=SIZES[:-1]),
+    "conv2d": replace(
+        CONVOLUTION,
+        calls=(partial(convolved, functional.conv2d),),
+        others=filters(2),
+        sizes=SIZES[:-1],
+    ),
 }
 
 
