@@ -211,9 +211,9 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert done.code == 0, done.output
-    assert ("one process after the other: a test failed" in done.output) == (
-        setting == "true"
-    ), done.output
+    assert ("one process after the other: a test failed" in done.output) == (setting == "true"), (
+        done.output
+    )
 
 
 def test_a_process_that_crashes_fails_its_tests(foreign):

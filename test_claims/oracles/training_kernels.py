@@ -26,7 +26,7 @@ Call = Callable[..., Tensor]
 # Kernels change their way above these numbers of elements in a row, or in a tensor.
 SHORT, LONG_ROW, MANY, HUGE = SIZES = (200, 4_096, 65_536, 2**20)
 OUTPUTS = 24
-# Of a convolution: few and small ones, whose 16 bits a CPU multiplies slowly.
+# Convolutions are few and small, because a CPU multiplies their 16 bits slowly.
 FILTERS, WINDOW = 3, 2
 # Rows of a table that are looked up several times.
 REPEATED = 50
