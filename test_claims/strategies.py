@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from ast import literal_eval
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,11 +18,7 @@ from hypothesis import strategies as st
 from accounting.devices import has_dtype
 from accounting.formats import FORMATS
 from accounting.layout import is_contiguous
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from test_claims.tables import read_tables
 
 # The dtype names of `accounting.formats` that this torch can allocate, with torch's own.
 # Not fp4: an element of torch's float4_e2m1fn_x2 holds two values.
@@ -260,8 +255,7 @@ class Case(NamedTuple):
 @cache
 def covers():
     """What the statement of each claim covers: rows of calls, dtypes, layouts and sizes."""
-    path = Path(__file__).with_name("covers.toml")
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = read_tables(Path(__file__).with_name("covers.toml"))
     groups = tables.pop("groups")
     rows = {}
     for topic, claims in tables.items():

@@ -7,19 +7,14 @@ settle these figures; the claims compare them with one another and with the form
 
 from __future__ import annotations
 
-import sys
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
 from accounting.models import Transformer
+from test_claims.tables import read_tables
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 COMPUTE_OPTIMAL = TABLES["compute_optimal"]
 LOSSES = TABLES["loss"]
 LARGE_RUNS = TABLES["large_runs"]
