@@ -204,17 +204,22 @@ class _Search:
         capability: Capability,
         **options: bool,
     ) -> PredictedMemory:
-        of_what = f"{name} {size:,}" if growing else "the step"
-        how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
-        with self.stages.stage(f"predicting {how}"):
-            if growing and size != growing.first:
-                return self._predicted(growing.of_size(size), capability, options)
-            key = (capability, *options)
-            if key not in self._as_built:
-                self._as_built[key] = self._predicted(self.instance, capability, options)
-            return self._as_built[key]
+        if growing and size != growing.first:
+            made = partial(growing.of_size, size)
+            return self._predicted(f"{name} {size:,}", made, capability, options)
+        key = (capability, *options)
+        if key not in self._as_built:
+            step = self._predicted("the step", lambda: self.instance, capability, options)
+            self._as_built[key] = step
+        return self._as_built[key]
 
     def _predicted(
-        self, instance: Instance, capability: Capability, options: Mapping[str, bool]
+        self,
+        of_what: str,
+        made: Callable[[], Instance],
+        capability: Capability,
+        options: Mapping[str, bool],
     ) -> PredictedMemory:
-        return self.training.step(instance).predict(compute_capability=capability, **options)
+        how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
+        with self.stages.stage(f"predicting {how}"):
+            return self.training.step(made()).predict(compute_capability=capability, **options)
