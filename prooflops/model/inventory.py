@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prooflops.model.step_memory import bytes_of, storage_bytes_of
+from prooflops.model.step_memory import bytes_of
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,11 @@ class TensorGroup:
 class Inventory:
     """The parameters and buffers of a module, each tensor once.
 
-    `tied` are further names of parameters that are counted already. Storages take more bytes than
-    their tensors where one is a part of a larger one.
+    `tied` are further names of parameters that are counted already.
     """
 
     groups: tuple[TensorGroup, ...]
     tied: tuple[str, ...]
-    storage_bytes: int
 
     @property
     def parameters(self) -> int:
@@ -62,5 +60,4 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
     return Inventory(
         groups=tuple(groups),
         tied=tuple(name for name in every if name not in first),
-        storage_bytes=storage_bytes_of([*module.parameters(), *module.buffers()]),
     )
