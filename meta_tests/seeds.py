@@ -62,7 +62,6 @@ class Seeds:
         arguments = {name: pyfuncitem.funcargs[name] for name in names}
         end = time.process_time() + self.seconds
         for self.by in range(SEEDS):
-            self.seeded = False
             torch.manual_seed(0)
             random.seed(self.by)
             np.random.seed(self.by)  # noqa: NPY002

@@ -12,18 +12,19 @@ def refuse_another_accounting() -> None:
     """Raises ImportError where `import accounting` finds somebody else's package."""
     spec = find_spec("accounting")
     found = Path(spec.origin).resolve().parent if spec and spec.origin else None
-    if found and found != PACKAGES / "accounting" and (found.parent / "prooflops").is_dir():
+    if found == PACKAGES / "accounting":
+        return
+    if found and (found.parent / "prooflops").is_dir():
         raise ImportError(
             f"prooflops was imported from {PACKAGES}, but accounting from another copy, {found}: "
             "start python -m pytest in the clone that you mean, which takes all from there, or "
             "uninstall the other copy (pip uninstall prooflops prooflops-gate)"
         )
-    if found != PACKAGES / "accounting":
-        raise ImportError(
-            f"prooflops needs its own package accounting, in {PACKAGES}, but this Python takes "
-            f"accounting from {found or 'a folder without __init__.py'}: rename that package, "
-            "start Python in another folder, or give prooflops an environment of its own"
-        )
+    raise ImportError(
+        f"prooflops needs its own package accounting, in {PACKAGES}, but this Python takes "
+        f"accounting from {found or 'a folder without __init__.py'}: rename that package, "
+        "start Python in another folder, or give prooflops an environment of its own"
+    )
 
 
 def other_copy(packages: Iterable[ModuleType], home: Path) -> str:
