@@ -17,7 +17,7 @@ from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.counts import Count, by_count, is_small, resolved
+from prooflops_gate.instruments.counts import Count, by_count, resolved
 from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.instructions import Instructions, instructions_of
 from prooflops_gate.instruments.memory import Memory
@@ -28,7 +28,7 @@ from prooflops_gate.loop import Riding, count, exhaust
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
-from prooflops_gate.statistics.decision_rule import LOOKS
+from prooflops_gate.statistics.decision_rule import LOOKS, is_small
 from prooflops_gate.task import Pair, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
@@ -37,6 +37,7 @@ from prooflops_gate.where import explained, worth_explaining
 # Looks at times before the first count: beside other work further ones decide little.
 BUSY_LOOKS, QUIET_LOOKS = 1, 2
 STOPPED = "the run was stopped before it was decided"
+FAILED = "-x (--maxfail) ended the run before it was decided"
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,8 @@ def timed_and_counted(
             times.go_on(settled(counted, times), pace.later(time.monotonic() - began), look)
             exhaust(timing, sample, question.say)
     except KeyboardInterrupt as stop:
-        raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
+        rows = tuple(noting_open(times.decide().rows, STOPPED))
+        raise Stopped(Comparison(question.title, rows)) from stop
     return times, counted
 
 
@@ -195,7 +197,7 @@ def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times)
     settings, left = question.settings, first.measured
     rows = times.rows()
     slower = {name: row.effect for name, row in rows.items() if row.verdict == "SLOWER"}
-    if settings.by == TIME or not question.asked:
+    if settings.by == TIME or not question.asked or times.has_failed:
         left = left.without(left.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
         decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
@@ -212,13 +214,9 @@ def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times)
     )
 
 
-def stopped_rows(times: Times) -> tuple[Row, ...]:
-    """The times of a run that the user stopped."""
-    rows = []
-    for row in times.decide().rows:
-        is_open = row.verdict == "INCONCLUSIVE"
-        rows.append(replace(row, note=STOPPED) if is_open else row)
-    return tuple(rows)
+def noting_open(rows: Sequence[Row], why: str) -> list[Row]:
+    """The rows; those of open benchmarks with this note."""
+    return [replace(row, note=why) if row.verdict == "INCONCLUSIVE" else row for row in rows]
 
 
 def summed_up(
@@ -235,6 +233,8 @@ def summed_up(
     of_times, of_counts = times.decide(), counted.decide()
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
     rows = resolved(rows, counted.found, times.rule.smallest)
+    if times.has_failed:
+        rows = noting_open(rows, FAILED)
     if question.asked and worth_explaining(rows):
         question.say("counting the work of each function")
         has_valgrind = bool(counted.found)

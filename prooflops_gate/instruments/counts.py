@@ -17,7 +17,7 @@ from statistics import mean, median, stdev
 from scipy.special import stdtrit
 
 from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
-from prooflops_gate.statistics.decision_rule import is_large
+from prooflops_gate.statistics.decision_rule import is_large, is_small
 from prooflops_gate.statistics.effects import Effect
 
 # Counts are decided after one of these numbers of pairs.
@@ -32,9 +32,6 @@ TRIMMED_ONE_IN = 5
 ALARM_RATE = 0.01
 MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
 UNSTEADY = "NOT REPEATABLE"
-# A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
-# layout.
-SMALL_SLOWDOWN = 0.10
 
 
 @dataclass(frozen=True)
@@ -188,11 +185,6 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     said = "" if why_open and by == TIME else f"{count}{why_open if not by else ''}"
     note = joined(said, row.note)
     return replace(row, verdict=verdict, by=by, note=note, instructions=count.steady_ratio)
-
-
-def is_small(effect: Effect | None) -> bool:
-    """Whether the layout of memory may explain a slowdown."""
-    return effect is not None and effect.ratio < 1 + SMALL_SLOWDOWN
 
 
 def by_count(count: Count, effect: Effect | None, smallest: float) -> str:

@@ -23,6 +23,8 @@ from prooflops_gate.statistics.decision_rule import (
     Plan,
     decide,
     is_large,
+    is_plain,
+    is_small,
     smallest_effect,
 )
 from prooflops_gate.statistics.effects import Effect
@@ -64,7 +66,8 @@ class TimeRule:
     `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the
     pairs. `all_pairs` takes them up to the last look, whatever is decided before, to estimate the
     noise. Benchmarks in `settled` are decided by something else, unless `look` pairs
-    suspect them or show a large slowdown.
+    suspect them or show a large slowdown. The run ends after `most_slower` slowdowns; 0: it never
+    does.
     """
 
     plan: Plan
@@ -74,6 +77,7 @@ class TimeRule:
     all_pairs: bool = False
     settled: Container[str] = ()
     look: int = 0
+    most_slower: int = 0
 
     def smallest(self, name: str) -> float:
         """The smallest change of this benchmark that counts."""
@@ -87,6 +91,15 @@ class TimeRule:
             level = self.plan.level(len(self.plan.looks) - 1)
             return replace(decision, effect=effects.paired(before, after, level=level))
         return decision
+
+    def is_plain(self, row: Row) -> bool:
+        """Whether all pairs of this row's time show a slowdown far above the smallest."""
+        return row.effect is not None and is_plain(row.effect, self.smallest(row.name))
+
+    def has_failed(self, rows: Iterable[Row]) -> bool:
+        """Whether so many are slower that the run ends; small ones may not be, by instructions."""
+        slower = sum(row.verdict == "SLOWER" and not is_small(row.effect) for row in rows)
+        return 0 < self.most_slower <= slower
 
     def why_open(self, decision: Decision) -> str:
         """The limit that ended an open benchmark's pairs, and the changes they exclude."""

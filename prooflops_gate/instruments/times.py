@@ -55,11 +55,17 @@ class Times:
         # The benchmarks of the next pair, which stay open if it is never measured.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
+        # Whether so many benchmarks are slower that the user wants the run to end.
+        self.has_failed = False
         # When these times wait for another instrument, and after how many looks.
         self._until, self._looks = math.inf, 0
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._slower: list[str] = []
+        # The open benchmarks that wait for those of the next pair.
+        self._waiting = 0
+        # The duration of a pair for which none waited.
+        self._of_all_s = 0.0
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
@@ -74,9 +80,17 @@ class Times:
             for name, count in wanted.items()
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
-        self.open = self._due(wanted)
+        due = self._due(wanted)
         self._slower = [row.name for row in rows if row.verdict == "SLOWER"]
-        if not self.open or self.taken == self.rule.most or now + self.took_s > self._until:
+        self.has_failed = self.rule.has_failed(rows)
+        # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
+        plain = {row.name for row in rows if self.rule.is_plain(row)}
+        self.open = {name: due[name] for name in due if name in plain} or due
+        self._waiting = len(due) - len(self.open)
+        if not self._waiting:
+            self.took_s = self._of_all_s
+        is_over = self.has_failed or self.taken == self.rule.most
+        if is_over or not self.open or now + self.took_s > self._until:
             self.open = {}
             return None
         tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
@@ -127,11 +141,16 @@ class Times:
         expected_s = min(left * self.took_s, self._left_s)
         pairs = f"{many(left, 'more pair')}, about {minutes(expected_s)}"
         slower = f"; SLOWER: {', '.join(self._slower)}" if self._slower else ""
-        return f"{self.taken} pairs of times, {len(self.open)} open: {pairs}{slower}"
+        open_ = f"{len(self.open) + self._waiting} open"
+        if self._waiting:
+            open_ = f"{open_}, {len(self.open)} plainly slower first"
+        return f"{self.taken} pairs of times, {open_}: {pairs}{slower}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs
         self.taken, self.took_s = self.taken + 1, took_s
+        if not self._waiting:
+            self._of_all_s = took_s
         self._left_s -= took_s
         self._tries.update(list(asked))
         for name, pair in measured.pairs.items():

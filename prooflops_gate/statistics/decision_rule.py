@@ -45,6 +45,9 @@ PLAIN_SHARE = 0.1
 FEWEST_FRESH = 5
 # A change so many times as large as the smallest that counts ends at its first confirmation.
 LARGE = 10
+# A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
+# layout.
+SMALL_SLOWDOWN = 0.10
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,22 @@ def beyond(ratio: float, change: float) -> str:
 def is_large(effect: Effect, min_effect: float) -> bool:
     """Whether a first look estimates a slowdown above LARGE times the smallest that counts."""
     return effect.pairs >= LOOKS[0] and effect.ratio > 1 + LARGE * min_effect
+
+
+def is_small(effect: Effect | None) -> bool:
+    """Whether the layout of memory may explain a slowdown."""
+    return effect is not None and effect.ratio < 1 + SMALL_SLOWDOWN
+
+
+def is_plain(effect: Effect, min_effect: float) -> bool:
+    """Whether two pairs or more all show a slowdown above LARGE times the smallest that counts.
+
+    >>> pairs = [2.0], [2.0, 2.1], [2.0, 2.1, 1.2]
+    >>> [is_plain(paired([1.0] * len(each), each, level=0.01), 0.03) for each in pairs]
+    [False, True, False]
+    """
+    low, _ = effect.interval(0.5**effect.pairs)
+    return effect.pairs > 1 and low > 1 + LARGE * min_effect
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:

@@ -94,24 +94,37 @@ def test_times_wait_where_another_pair_would_end_too_late():
     assert run.times.taken == 1
 
 
-def test_each_plan_is_said_once_with_its_duration(monkeypatch):
-    """A pair takes 3 s; a plain change is confirmed by 5 more pairs, of one benchmark alone."""
+def test_a_plain_slowdown_is_confirmed_alone_before_the_others(monkeypatch):
+    """A pair takes 3 s with both benchmarks, 1 s with one; each plan is said once."""
     now, said = [0.0], []
     monkeypatch.setattr("prooflops_gate.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
     run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "twice"))), ["same", "twice"])
     run.times.ends = 600.0
 
     def take(task):
-        now[0] += 3.0
+        now[0] += 3.0 if len(task.tests) == 2 else 1.0
         return run.take(task)
 
     run.times.measure(run.measured(run.names, 0), 9.0)
     exhaust(run.times, take, lambda line: said.append((now[0], line)))
     assert said == [
-        (3.0, "2 pairs of times, 2 open: 6 more pairs, about 18 s"),
-        (21.0, "8 pairs of times, 1 open: 5 more pairs, about 15 s"),
+        (3.0, "2 pairs of times, 2 open, 1 plainly slower first: 6 more pairs, about 18 s"),
+        (9.0, "8 pairs of times, 2 open, 1 plainly slower first: 5 more pairs, about 5 s"),
+        (14.0, "13 pairs of times, 1 open: 6 more pairs, about 18 s; SLOWER: twice"),
     ]
-    assert now == [36.0]
+    assert {name: len(run.times.sides[name][1]) for name in run.names} == {"same": 8, "twice": 13}
+
+
+def test_a_run_that_is_to_end_at_its_first_failure_measures_no_further_pair():
+    """A slowdown below 10 % ends nothing: the layout of memory may explain it."""
+    ratios = {"same": 1.0, "slightly": 1.08, "twice": 2.0}
+    rule = TimeRule(plan_for(3), most_slower=1)
+    run = Run(lambda name, _: (timed(1.0), timed(ratios[name])), list(ratios), rule=rule)
+    rows = run.run()
+    assert [rows[name].verdict for name in ratios] == ["INCONCLUSIVE", "INCONCLUSIVE", "SLOWER"]
+    ratios = {"same": 1.0, "slightly": 1.08}
+    run = Run(lambda name, _: (timed(1.0), timed(ratios[name])), list(ratios), rule=rule)
+    assert [row.verdict for row in run.run().values()] == ["SAME", "SLOWER"]
 
 
 def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget():
