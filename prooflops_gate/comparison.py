@@ -9,13 +9,14 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
+from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import Count, by_count, resolved
 from prooflops_gate.instruments.exact import exact_rows
@@ -29,13 +30,17 @@ from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.decision_rule import LOOKS, is_small
-from prooflops_gate.task import Pair, Task
+from prooflops_gate.task import Counting, OutOfTime, Pair, ReplicateFailed, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
-from prooflops_gate.where import explained, worth_explaining
+from prooflops_gate.where import changed_share, explained, worth_explaining
 
 # Looks at times before the first count: beside other work further ones decide little.
 BUSY_LOOKS, QUIET_LOOKS = 1, 2
+# So many benchmarks at most are decided before the others.
+MOST_FIRST = 5
+# The share of the time that tracing may take, and the calls that a traced benchmark costs.
+TRACING_SHARE, TRACED = 0.05, 50
 STOPPED = "the run was stopped before it was decided"
 FAILED = "-x (--maxfail) ended the run before it was decided"
 
@@ -96,8 +101,63 @@ def compare(question: Question) -> Comparison:
     def sample(task: Task) -> Measured:
         return pairs.measure(replace(task, memory=() if task.counting else memory.wanted))
 
-    times, counted = timed_and_counted(question, first, pace, memory, sample)
-    return summed_up(question, pairs, first, pace, times, memory, counted)
+    traced = traced_in(question, first, pairs.sample)
+    focus = focus_of(traced, first, pace)
+    if focus:
+        question.say(
+            f"{len(focus)} of {many(len(first.after), 'benchmark')} first: "
+            "their Python functions execute other numbers of bytecodes than before"
+        )
+    times, counted = timed_and_counted(question, first, pace, memory, sample, focus)
+    return summed_up(question, pairs, first, pace, times, memory, counted, traced)
+
+
+def traced_in(question: Question, first: FirstPair, sample: Callable[[Task], Pair]) -> Pair | None:
+    """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
+
+    None where there is nothing to choose from, or a process fails.
+    """
+    left_s = TRACING_SHARE * (question.ends - time.monotonic())
+    tests = short_enough(first.after.values(), left_s)
+    if not question.asked or len(tests) < 2:
+        return None
+    question.say("counting the bytecodes of each function")
+    until = time.monotonic() + left_s
+    counting = Counting(until, by_function=True, valgrind=False)
+    with suppress(ReplicateFailed, OutOfTime):
+        return sample(Task(tests=tests, counting=counting, ends=question.ends))
+    return None
+
+
+def short_enough(timed: Iterable[Timed], left_s: float) -> tuple[str, ...]:
+    """The tests that are traced within this time, the shortest first."""
+    tests = {}
+    for each in sorted(timed, key=lambda each: each.time_s):
+        left_s -= TRACED * each.time_s
+        if left_s > 0:
+            tests[each.test] = True
+    return tuple(tests)
+
+
+def focus_of(traced: Pair | None, first: FirstPair, pace: PacePlan) -> frozenset[str]:
+    """The benchmarks to decide before the others: their bytecodes changed most, by share.
+
+    At most MOST_FIRST, whose pairs take half as long as those of all. It is a hint of what to
+    measure first, and decides nothing.
+    """
+    if not traced:
+        return frozenset()
+    before, after = (side.steps for side in traced)
+    changes = {
+        name: changed_share(before[timed.test], after[timed.test])
+        for name, timed in first.after.items()
+        if name in pace.kept and timed.test in before and timed.test in after
+    }
+    ranked = sorted(filter(changes.get, changes), key=lambda name: -changes[name])[:MOST_FIRST]
+    half_s = pace.process_s(pace.kept, pace.each_s) / 2
+    while ranked and pace.process_s(ranked, pace.each_s) > half_s:
+        ranked.pop()
+    return frozenset(ranked)
 
 
 def first_of(question: Question, pairs: Pairs) -> tuple[Pair, str]:
@@ -134,11 +194,12 @@ def timed_and_counted(
     pace: PacePlan,
     memory: Memory,
     sample: Callable[[Task], Measured],
-) -> tuple[Times, Instructions]:
+    focus: Collection[str],
+) -> tuple[Times, list[Instructions]]:
     """First looks at times, the instructions of what they leave open, and further times.
 
     Eight pairs of times cost less than two of counts, and no count shows waiting. So times come
-    first wherever they fit.
+    first wherever they fit. A `focus` is decided in this way before all benchmarks are.
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
@@ -146,24 +207,41 @@ def timed_and_counted(
     both = first.measured.pairs.values()
     share_s = pace.counting_s(by, both, left_s)
     do_times_fit = share_s < left_s
+    halfway = question.ends - left_s / 2
     examined = tuple(timed.test for timed in first.after.values())
     template = Task(examined=examined)
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
+    counted: list[Instructions] = []
+    phases = [(focus, halfway), (first.after, question.ends)]
     try:
         looks = BUSY_LOOKS if is_busy(both) else QUIET_LOOKS
         if by != TIME:
             question.say(order_of(looks, do_times_fit=do_times_fit))
-        times.wait_at(question.ends - share_s, looks)
-        exhaust(timing, sample, question.say)
-        counted = to_count(question, first, pace, times)
-        began = time.monotonic()
-        count(counted, sample, question.say)
-        if by != INSTRUCTIONS:
-            look = rule.plan.looks[0] if do_times_fit else 0
-            times.go_on(settled(counted, times), pace.later(time.monotonic() - began), look)
+        for names, ends in phases if focus else phases[1:]:
+            share_s = pace.counting_s(by, both, ends - time.monotonic())
+            times.wait_at(ends - share_s, looks, names)
             exhaust(timing, sample, question.say)
+            began = time.monotonic()
+            elsewhere = first.after.keys() - names | found_in(counted).keys()
+            left, slower = to_count(question, first.measured.without(elsewhere), times)
+            counting = instructions_of(
+                left,
+                question.settings.min_instructions,
+                pace.start_cpu_s,
+                began=began,
+                ends=ends,
+                benchmarks=len(first.after),
+                slower=slower,
+            )
+            count(counting, sample, question.say)
+            counted.append(counting)
+            if by != INSTRUCTIONS:
+                look = rule.plan.looks[0] if do_times_fit else 0
+                pace = pace.later(time.monotonic() - began)
+                times.go_on(settled(counted, times), pace, look, ends)
+                exhaust(timing, sample, question.say)
     except KeyboardInterrupt as stop:
         rows = tuple(noting_open(times.decide().rows, STOPPED))
         raise Stopped(Comparison(question.title, rows)) from stop
@@ -179,39 +257,37 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     return f"{order}: other work disturbed {disturbed} benchmarks"
 
 
-def settled(counted: Instructions, times: Times) -> set[str]:
+def found_in(counted: Iterable[Instructions]) -> dict[str, Count]:
+    """The counts of benchmarks, by name."""
+    return {name: count for each in counted for name, count in each.found.items()}
+
+
+def settled(counted: Sequence[Instructions], times: Times) -> set[str]:
     """The benchmarks that their instructions decide where times leave them open."""
-    counted.decide()
+    for each in counted:
+        each.decide()
     smallest = times.rule.smallest
     # A contended pair that is measured again has no row so far.
     effects = {name: row.effect for name, row in times.rows().items()}
-    found = counted.found.items()
+    found = found_in(counted).items()
     return {name for name, each in found if by_count(each, effects.get(name), smallest(name))}
 
 
-def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times) -> Instructions:
-    """The instructions of what times leave open, or of all where instructions decide or fail.
+def to_count(question: Question, measured: Measured, times: Times) -> tuple[Measured, set[str]]:
+    """What times leave open, or all where instructions decide or fail; and what of it is slower.
 
-    What time decides needs none, but for the one slowdown that they may explain away.
+    What time decides is not counted, but for the one slowdown that instructions may explain away.
     """
-    settings, left = question.settings, first.measured
-    rows = times.rows()
+    settings, rows = question.settings, times.rows()
     slower = {name: row.effect for name, row in rows.items() if row.verdict == "SLOWER"}
     if settings.by == TIME or not question.asked or times.has_failed:
-        left = left.without(left.pairs)
+        measured = measured.without(measured.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
         decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
         if len(slower) == 1:
             decided -= {name for name, effect in slower.items() if is_small(effect)}
-        left = left.without(decided)
-    return instructions_of(
-        left,
-        settings.min_instructions,
-        pace.start_cpu_s,
-        time.monotonic(),
-        question.ends,
-        slower=slower,
-    )
+        measured = measured.without(decided)
+    return measured, set(slower)
 
 
 def noting_open(rows: Sequence[Row], why: str) -> list[Row]:
@@ -226,27 +302,30 @@ def summed_up(
     pace: PacePlan,
     times: Times,
     memory: Memory,
-    counted: Instructions,
+    counted: Sequence[Instructions],
+    traced: Pair | None,
 ) -> Comparison:
     """The rows of a comparison, and what to say of it."""
     exact = [row for row in exact_rows(times.sides) if row.verdict != "SAME"]
-    of_times, of_counts = times.decide(), counted.decide()
+    of_times, of_counts = times.decide(), [each.decide() for each in counted]
+    counts = found_in(counted)
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
-    rows = resolved(rows, counted.found, times.rule.smallest)
+    rows = resolved(rows, counts, times.rule.smallest)
     if times.has_failed:
         rows = noting_open(rows, FAILED)
     if question.asked and worth_explaining(rows):
         question.say("counting the work of each function")
-        has_valgrind = bool(counted.found)
-        rows = explained(rows, pairs.sample, question.ends, has_valgrind=has_valgrind)
-    notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)
+        rows = explained(rows, traced, pairs.sample, question.ends, has_valgrind=bool(counts))
+    notes = (*first.notes, *pairs.notes, *(each for one in of_counts for each in one.notes))
+    details = (pace.detail, *(each for one in of_counts for each in one.details))
     seconds = minutes(time.monotonic() - question.began)
     return Comparison(
         question.title,
         tuple(rows),
-        notes=tuple(filter(None, notes)),
-        details=(pace.detail, *of_counts.details, *of_times.details),
+        # Each phase says its own, and some say the same.
+        notes=tuple(dict.fromkeys(filter(None, (*notes, *of_times.notes)))),
+        details=tuple(dict.fromkeys((*details, *of_times.details))),
         effort=f"{many(times.taken, 'pair')} in {seconds}",
-        counts=counted.found,
+        counts=counts,
         left_out=first.left_out,
     )

@@ -78,7 +78,7 @@ class Question:
             {**selection.smallest, **self.smallest},
             settings.replicates,
             settings.noise_floor,
-            most_slower=selection.config.option.maxfail,
+            most_slower=selection.config.option.maxfail or 0,
         )
 
 

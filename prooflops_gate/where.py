@@ -105,15 +105,34 @@ def _is_risen(row: Row) -> bool:
     return row.verdict in ("SLOWER", "MORE INSTRUCTIONS") and has_more
 
 
+def changed_share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """The bytecodes that functions execute more or fewer, as a share of all before.
+
+    >>> changed_share({"a": 60, "b": 40}, {"a": 62, "b": 38, "c": 1})
+    0.05
+    """
+    names = before.keys() | after.keys()
+    changed = sum(abs(after.get(name, 0) - before.get(name, 0)) for name in names)
+    return changed / max(sum(before.values()), 1)
+
+
 def explained(
-    rows: Sequence[Row], sample: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
+    rows: Sequence[Row],
+    traced: Pair | None,
+    sample: Callable[[Task], Pair],
+    ends: float,
+    *,
+    has_valgrind: bool,
 ) -> list[Row]:
     """The rows; those with more work name its functions, or say in a clause why they name none.
 
-    Bytecodes are counted first, as that takes seconds, and under valgrind what shows none.
+    A `traced` pair has the bytecodes of some. Those of others are counted first, as that takes
+    seconds, and under valgrind what shows none.
     """
     tests = worth_explaining(rows)
-    found = dict.fromkeys(tests[MOST_BENCHMARKS:], TOO_MANY)
+    found = {test: said for test in tests if traced and (said := where_it_went(test, traced))}
+    tests = [test for test in tests if test not in found]
+    found |= dict.fromkeys(tests[MOST_BENCHMARKS:], TOO_MANY)
     left = tests[:MOST_BENCHMARKS]
     for valgrind in (False, True)[: 1 + has_valgrind]:
         counting = Counting(by_function=True, valgrind=valgrind)

@@ -56,7 +56,7 @@ class Instructions:
     begins where it is expected to end by `ends` on the monotonic clock. Nothing runs under valgrind
     that loads one of the accelerators' `drivers`. `features` is a note on other kernels that run
     there. Those `slower` by time are counted up to the first look: it says whether they take as
-    many.
+    many. The error of the run is divided over `benchmarks`.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Instructions:
         drivers: Collection[str] = (),
         features: str = "",
         slower: Collection[str] = (),
+        benchmarks: int = 0,
     ) -> None:
         self.slower = slower
         self.features = features
@@ -84,7 +85,7 @@ class Instructions:
         names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
         self.batch = Batch(())
         self.waiting = [Batch(names)] if names else []
-        self.level = level_of(len(names))
+        self.level = level_of(max(len(names), benchmarks))
         self._taken: dict[str, tuple[list[int], list[int]]] = {}
         if names and drivers:
             self.fail_for(f"the benchmarks load {', '.join(drivers)}")
@@ -206,10 +207,11 @@ def instructions_of(
     began: float,
     ends: float,
     slower: Collection[str] = (),
+    benchmarks: int = 0,
 ) -> Instructions:
     """The instructions of what a pair measured, until `ends`.
 
-    Those `slower` by time are counted up to the first look.
+    Those `slower` by time are counted up to the first look. The run decides on `benchmarks`.
     """
     drivers = {side.footprint["driver"] for side in measured.pair if side.footprint.get("driver")}
     return Instructions(
@@ -221,6 +223,7 @@ def instructions_of(
         drivers=sorted(drivers),
         features=by_features(measured.pair),
         slower=slower,
+        benchmarks=benchmarks,
     )
 
 

@@ -57,8 +57,9 @@ class Times:
         self.taken, self.took_s = 0, 0.0
         # Whether so many benchmarks are slower that the user wants the run to end.
         self.has_failed = False
-        # When these times wait for another instrument, and after how many looks.
-        self._until, self._looks = math.inf, 0
+        # When these times wait for another instrument, after how many looks, and who is measured.
+        self._until, self._looks = math.inf, len(rule.plan.looks)
+        self._only: Container[str] = self.sides
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._slower: list[str] = []
@@ -98,19 +99,21 @@ class Times:
         needs_s = self.took_s
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
-    def wait_at(self, until: float, looks: int) -> None:
-        """Until `go_on`, begins no pair that would end after `until`, nor after so many looks.
+    def wait_at(self, until: float, looks: int, only: Container[str]) -> None:
+        """Measures these alone, begins no pair that would end after `until`, nor after the looks.
 
         Suspicions are still confirmed.
         """
-        self._until, self._looks = until, looks
+        self._until, self._looks, self._only = until, looks, only
 
-    def go_on(self, settled: Container[str], plan: PacePlan, look: int) -> None:
-        """Goes on to the end of the time with what is not settled by another instrument.
+    def go_on(
+        self, settled: Container[str], plan: PacePlan, look: int, until: float = math.inf
+    ) -> None:
+        """Goes on until then with what is not settled by another instrument.
 
         What is settled has `look` pairs of times, too.
         """
-        self._until = math.inf
+        self._until, self._looks = until, len(self.rule.plan.looks)
         self.rule, self.plan = replace(self.rule, settled=settled, look=look), plan
 
     def rows(self) -> dict[str, Row]:
@@ -127,9 +130,12 @@ class Times:
 
     def _due(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """The benchmarks of the next pair, with the pairs that each needs for its next look."""
-        late_looks = self.rule.plan.looks[self._looks :] if self._until < math.inf else ()
-        kept = {name: count for name, count in wanted.items() if name not in self.given_up}
-        return {name: count for name, count in kept.items() if count not in late_looks}
+        late_looks = self.rule.plan.looks[self._looks :]
+        return {
+            name: count
+            for name, count in wanted.items()
+            if name in self._only and name not in self.given_up and count not in late_looks
+        }
 
     @property
     def stage(self) -> object:

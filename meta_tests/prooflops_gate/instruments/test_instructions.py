@@ -167,7 +167,7 @@ def test_counts_settle_what_has_no_quiet_time_yet():
     times.measure(Measured(Pair(process, process), pairs), 0.0)
     found = {"same": Count("SAME", 1e6, SAME[1]), "more": Count(MORE, 1e6, [0.1] * 6)}
     counted = SimpleNamespace(found=found, decide=lambda: None)
-    assert settled(counted, times) == {"same", "more"}
+    assert settled([counted], times) == {"same", "more"}
 
 
 @pytest.mark.parametrize(("by", "counted"), [("both", ["a"]), ("instructions", ["a", "same"])])
@@ -181,11 +181,10 @@ def test_what_time_leaves_open_is_counted_unless_time_alone_decides(by, counted,
     times.measure(measured, 0.0)
     for _ in range(7):
         times.measure(measured.without(["a"]), 0.0)
-    first, pace = SimpleNamespace(measured=measured), SimpleNamespace(start_cpu_s=0.0)
     for each, names in ((by, counted if asked else []), ("time", [])):
         settings = SimpleNamespace(by=each, min_instructions=LIMIT, instructions_fail=False)
-        question = SimpleNamespace(settings=settings, asked=asked, ends=math.inf)
-        assert list(to_count(question, first, pace, times).costs_s) == names
+        question = SimpleNamespace(settings=settings, asked=asked)
+        assert list(to_count(question, measured, times)[0].pairs) == names
 
 
 @pytest.mark.parametrize(
@@ -201,6 +200,5 @@ def test_of_what_time_decides_a_small_slowdown_alone_is_counted(ratios, counted)
         times.measure(measured, 0.0)
     assert {row.verdict for row in times.rows().values()} == {"SLOWER"}
     settings = SimpleNamespace(by="both", min_instructions=LIMIT, instructions_fail=False)
-    question = SimpleNamespace(settings=settings, asked="--gate-versus HEAD", ends=math.inf)
-    first, pace = SimpleNamespace(measured=measured), SimpleNamespace(start_cpu_s=0.0)
-    assert list(to_count(question, first, pace, times).costs_s) == counted
+    question = SimpleNamespace(settings=settings, asked="--gate-versus HEAD")
+    assert list(to_count(question, measured, times)[0].pairs) == counted

@@ -60,7 +60,7 @@ def test_times_wait_after_their_looks_until_they_go_on(looks, seen):
 
     plan = PacePlan(dict.fromkeys(ratios, Cost(0.01)), 1.0, 8, 34, 600.0, 600.0)
     run = Run(made, list(ratios), plan=plan)
-    run.times.wait_at(time.monotonic() + 600.0, looks)
+    run.times.wait_at(time.monotonic() + 600.0, looks, ratios)
     run.run()
     taken = {name: len(run.times.sides[name][1]) for name in ratios}
     assert taken == {"same": 8, "twice": 13, "noisy": seen, "settled": seen}
@@ -89,7 +89,7 @@ def test_what_instructions_settle_first_has_a_look_at_times_which_alone_show_wai
 
 def test_times_wait_where_another_pair_would_end_too_late():
     run = Run(lambda name, number: (timed(1.0), timed(1.0)))
-    run.times.wait_at(time.monotonic() + 10.0, 2)
+    run.times.wait_at(time.monotonic() + 10.0, 2, "a")
     run.run(took_s=11.0)
     assert run.times.taken == 1
 
