@@ -165,14 +165,14 @@ def is_small(effect: Effect | None) -> bool:
 
 
 def is_plain(effect: Effect, min_effect: float) -> bool:
-    """Whether two pairs or more all show a slowdown above LARGE times the smallest that counts.
+    """Whether three pairs or more all show a slowdown above LARGE times the smallest that counts.
 
-    >>> pairs = [2.0], [2.0, 2.1], [2.0, 2.1, 1.2]
+    >>> pairs = [2.0, 2.1], [2.0, 2.1, 1.9], [2.0, 2.1, 1.9, 1.2]
     >>> [is_plain(paired([1.0] * len(each), each, level=0.01), 0.03) for each in pairs]
     [False, True, False]
     """
     low, _ = effect.interval(0.5**effect.pairs)
-    return effect.pairs > 1 and low > 1 + LARGE * min_effect
+    return effect.pairs > 2 and low > 1 + LARGE * min_effect
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
