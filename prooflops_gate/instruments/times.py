@@ -65,6 +65,8 @@ class Times:
         self._slower: list[str] = []
         # The open benchmarks that wait for those of the next pair.
         self._waiting = 0
+        # Whether a pair has shown how long the next ones take.
+        self._is_timed = False
         # The duration of a pair for which none waited.
         self._of_all_s = 0.0
         self._seen_quiet = False
@@ -105,6 +107,7 @@ class Times:
         Suspicions are still confirmed.
         """
         self._until, self._looks, self._only = until, looks, only
+        self._is_timed = False
 
     def go_on(
         self, settled: Container[str], plan: PacePlan, look: int, until: float = math.inf
@@ -140,7 +143,7 @@ class Times:
     @property
     def stage(self) -> object:
         """A value that changes when a look decides; None before a pair has shown its duration."""
-        return (*self.open.values(), *self._slower) if self.taken > 1 else None
+        return (*self.open.values(), *self._slower) if self._is_timed else None
 
     def progress(self) -> str:
         left = max(count - self._kept(name) for name, count in self.open.items())
@@ -154,6 +157,8 @@ class Times:
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs
+        # The first pair, whose duration says little of the next, was asked for by nobody.
+        self._is_timed = bool(self.open)
         self.taken, self.took_s = self.taken + 1, took_s
         if not self._waiting:
             self._of_all_s = took_s
