@@ -22,9 +22,12 @@ def exhaust(
 ) -> None:
     """Runs the pairs that an instrument plans, until it plans none or no more fits."""
     said_at, said = -math.inf, None
-    while task := instrument.next_task(time.monotonic()):
+    while True:
+        task = instrument.next_task(time.monotonic())
+        for line in instrument.news():
+            say(line)
         began = time.monotonic()
-        if began + task.needs_s > task.ends:
+        if not task or began + task.needs_s > task.ends:
             return
         stage = instrument.stage
         if stage not in (None, said) or (said and began - said_at >= SECONDS_BETWEEN_LINES):
@@ -55,7 +58,7 @@ class Riding:
     def __init__(self, times: Times, memory: Memory) -> None:
         self.times, self.memory = times, memory
         self.next_task, self.progress = times.next_task, times.progress
-        self.decide = times.decide
+        self.news, self.decide = times.news, times.decide
 
     @property
     def stage(self) -> object:

@@ -63,6 +63,7 @@ class Times:
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._slower: list[str] = []
+        self._news: list[str] = []
         # The open benchmarks that wait for those of the next pair.
         self._waiting = 0
         # Whether a pair has shown how long the next ones take.
@@ -84,7 +85,9 @@ class Times:
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
         due = self._due(wanted)
-        self._slower = [row.name for row in rows if row.verdict == "SLOWER"]
+        slower = [row.name for row in rows if row.verdict == "SLOWER"]
+        self._news = [name for name in slower if name not in self._slower]
+        self._slower = slower
         self.has_failed = self.rule.has_failed(rows)
         # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
         plain = {row.name for row in rows if self.rule.is_plain(row)}
@@ -145,15 +148,18 @@ class Times:
         """A value that changes when a look decides; None before a pair has shown its duration."""
         return (*self.open.values(), *self._slower) if self._is_timed else None
 
+    def news(self) -> list[str]:
+        """A line for each slowdown that the latest pair confirms."""
+        return [f"SLOWER: {name}" for name in self._news]
+
     def progress(self) -> str:
         left = max(count - self._kept(name) for name, count in self.open.items())
         expected_s = min(left * self.took_s, self._left_s)
         pairs = f"{many(left, 'more pair')}, about {minutes(expected_s)}"
-        slower = f"; SLOWER: {', '.join(self._slower)}" if self._slower else ""
         open_ = f"{len(self.open) + self._waiting} open"
         if self._waiting:
             open_ = f"{open_}, {len(self.open)} plainly slower first"
-        return f"{self.taken} pairs of times, {open_}: {pairs}{slower}"
+        return f"{self.taken} pairs of times, {open_}: {pairs}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs
