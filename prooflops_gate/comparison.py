@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
+from prooflops_gate import where
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
@@ -33,7 +34,6 @@ from prooflops_gate.statistics.decision_rule import LOOKS, is_small
 from prooflops_gate.task import Counting, OutOfTime, Pair, ReplicateFailed, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
-from prooflops_gate.where import changed_share, explained, worth_explaining
 
 # Looks at times before the first count: beside other work further ones decide little.
 BUSY_LOOKS, QUIET_LOOKS = 1, 2
@@ -149,7 +149,7 @@ def focus_of(traced: Pair | None, first: FirstPair, pace: PacePlan) -> frozenset
         return frozenset()
     before, after = (side.steps for side in traced)
     changes = {
-        name: changed_share(before[timed.test], after[timed.test])
+        name: where.changed_share(before[timed.test], after[timed.test])
         for name, timed in first.after.items()
         if name in pace.kept and timed.test in before and timed.test in after
     }
@@ -313,9 +313,10 @@ def summed_up(
     rows = resolved(rows, counts, times.rule.smallest)
     if times.has_failed:
         rows = noting_open(rows, FAILED)
-    if question.asked and worth_explaining(rows):
-        question.say("counting the work of each function")
-        rows = explained(rows, traced, pairs.sample, question.ends, has_valgrind=bool(counts))
+    if question.asked:
+        rows = where.explained(
+            rows, traced, pairs.sample, question.ends, question.say, has_valgrind=bool(counts)
+        )
     notes = (*first.notes, *pairs.notes, *(each for one in of_counts for each in one.notes))
     details = (pace.detail, *(each for one in of_counts for each in one.details))
     seconds = minutes(time.monotonic() - question.began)

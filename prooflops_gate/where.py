@@ -121,6 +121,7 @@ def explained(
     traced: Pair | None,
     sample: Callable[[Task], Pair],
     ends: float,
+    say: Callable[[str], None],
     *,
     has_valgrind: bool,
 ) -> list[Row]:
@@ -134,6 +135,8 @@ def explained(
     tests = [test for test in tests if test not in found]
     found |= dict.fromkeys(tests[MOST_BENCHMARKS:], TOO_MANY)
     left = tests[:MOST_BENCHMARKS]
+    if left:
+        say("counting the work of each function")
     for valgrind in (False, True)[: 1 + has_valgrind]:
         counting = Counting(by_function=True, valgrind=valgrind)
         task = Task(tests=tuple(left), counting=counting, ends=ends)

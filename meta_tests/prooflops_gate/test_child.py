@@ -694,7 +694,7 @@ def test_a_row_with_more_work_names_its_function_or_says_why_not(children, has_v
     named = FUNCTIONS | IN_C if has_valgrind else FUNCTIONS
     rows = [Row(f"test_it.py::test_{name}", "time", 1.0, 2.0, "SLOWER") for name in named]
     with children.processes(300.0) as processes:
-        found = explained(rows, None, sample, math.inf, has_valgrind=has_valgrind)
+        found = explained(rows, None, sample, math.inf, print, has_valgrind=has_valgrind)
     for row, name in zip(found, named.values(), strict=True):
         assert re.fullmatch(name, first_function(row.where)), (row.name, row.where)
     before, after = pairs[-1]
@@ -716,5 +716,5 @@ def test_a_row_says_why_its_function_could_not_be_counted(error, why):
         Row("a", "time", 1.0, 2.0, "SLOWER"),
         Row("b", "time", 1.0, 2.0, "SLOWER", instructions=1.0),
     ]
-    found = explained(rows, None, sample, math.inf, has_valgrind=True)
+    found = explained(rows, None, sample, math.inf, print, has_valgrind=True)
     assert [row.where for row in found] == [why, ""]

@@ -1,0 +1,38 @@
+"""What a comparison measures first, by the bytecodes of a pair that is made up."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from prooflops_gate.comparison import focus_of, short_enough
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments.pace import Cost, PacePlan
+
+NAMES = "abcdefgh"
+
+
+def focus(after, start_s=0.1, cost_s=1.0):
+    """The focus where each benchmark executed 100 bytecodes before."""
+    timed = {name: Timed(0.1, {}, test=name) for name in NAMES}
+    costs = dict.fromkeys(NAMES, Cost(cost_s))
+    pace = PacePlan(costs, start_s, pairs=8, most_pairs=34, budget_s=900.0, left_s=900.0)
+    before = {name: {"work": 100} for name in NAMES}
+    pair = SimpleNamespace(steps=before), SimpleNamespace(steps=before | after)
+    return focus_of(pair, SimpleNamespace(after=timed), pace)
+
+
+def test_the_benchmarks_whose_bytecodes_changed_come_before_the_others():
+    assert focus({}) == set()
+    assert focus({"c": {"work": 101}, "d": {"work": 90, "moved": 10}}) == {"c", "d"}
+
+
+@pytest.mark.parametrize(("start_s", "named"), [(0.0, "defg"), (7.0, ""), (4.0, "fg")])
+def test_where_many_changed_those_that_changed_most_come_first(start_s, named):
+    """Their pairs take half as long as those of all eight, start included, so that it pays."""
+    changed = {name: {"work": 101 + place} for place, name in enumerate(NAMES[:7])}
+    assert focus(changed, start_s) == set(named)
+
+
+def test_the_shortest_benchmarks_are_traced_within_the_time():
+    timed = [Timed(each, {}, test=str(each)) for each in (0.1, 3.0, 0.2)]
+    assert short_enough(timed, left_s=16.0) == ("0.1", "0.2")
