@@ -9,7 +9,7 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -194,8 +194,8 @@ def timed_and_counted(
     pace: PacePlan,
     memory: Memory,
     sample: Callable[[Task], Measured],
-    focus: Collection[str],
-) -> tuple[Times, list[Instructions]]:
+    focus: frozenset[str],
+) -> tuple[Times, Instructions]:
     """First looks at times, the instructions of what they leave open, and further times.
 
     Eight pairs of times cost less than two of counts, and no count shows waiting. So times come
@@ -213,7 +213,7 @@ def timed_and_counted(
     times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
-    counted: list[Instructions] = []
+    counted = instructions_of(first.measured, question.settings.min_instructions, pace.start_cpu_s)
     phases = [(focus, halfway), (first.after, question.ends)]
     try:
         looks = BUSY_LOOKS if is_busy(both) else QUIET_LOOKS
@@ -224,19 +224,8 @@ def timed_and_counted(
             times.wait_at(ends - share_s, looks, names)
             exhaust(timing, sample, question.say)
             began = time.monotonic()
-            elsewhere = first.after.keys() - names | found_in(counted).keys()
-            left, slower = to_count(question, first.measured.without(elsewhere), times)
-            counting = instructions_of(
-                left,
-                question.settings.min_instructions,
-                pace.start_cpu_s,
-                began=began,
-                ends=ends,
-                benchmarks=len(first.after),
-                slower=slower,
-            )
-            count(counting, sample, question.say)
-            counted.append(counting)
+            counted.go_on(to_count(question, times).intersection(names), times.slower, began, ends)
+            count(counted, sample, question.say)
             if by != INSTRUCTIONS:
                 look = rule.plan.looks[0] if do_times_fit else 0
                 pace = pace.later(time.monotonic() - began)
@@ -257,37 +246,31 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     return f"{order}: other work disturbed {disturbed} benchmarks"
 
 
-def found_in(counted: Iterable[Instructions]) -> dict[str, Count]:
-    """The counts of benchmarks, by name."""
-    return {name: count for each in counted for name, count in each.found.items()}
-
-
-def settled(counted: Sequence[Instructions], times: Times) -> set[str]:
+def settled(counted: Instructions, times: Times) -> set[str]:
     """The benchmarks that their instructions decide where times leave them open."""
-    for each in counted:
-        each.decide()
+    counted.decide()
     smallest = times.rule.smallest
     # A contended pair that is measured again has no row so far.
     effects = {name: row.effect for name, row in times.rows().items()}
-    found = found_in(counted).items()
+    found = counted.found.items()
     return {name for name, each in found if by_count(each, effects.get(name), smallest(name))}
 
 
-def to_count(question: Question, measured: Measured, times: Times) -> tuple[Measured, set[str]]:
-    """What times leave open, or all where instructions decide or fail; and what of it is slower.
+def to_count(question: Question, times: Times) -> set[str]:
+    """The benchmarks that times leave open, or all where instructions decide or fail.
 
     What time decides is not counted, but for the one slowdown that instructions may explain away.
     """
     settings, rows = question.settings, times.rows()
-    slower = {name: row.effect for name, row in rows.items() if row.verdict == "SLOWER"}
     if settings.by == TIME or not question.asked or times.has_failed:
-        measured = measured.without(measured.pairs)
-    elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
-        decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
-        if len(slower) == 1:
-            decided -= {name for name, effect in slower.items() if is_small(effect)}
-        measured = measured.without(decided)
-    return measured, set(slower)
+        return set()
+    if settings.by == INSTRUCTIONS or settings.instructions_fail:
+        return set(times.sides)
+    decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
+    slower = [row for row in rows.values() if row.verdict == "SLOWER"]
+    if len(slower) == 1 and is_small(slower[0].effect):
+        decided.remove(slower[0].name)
+    return times.sides.keys() - decided
 
 
 def noting_open(rows: Sequence[Row], why: str) -> list[Row]:
@@ -302,31 +285,29 @@ def summed_up(
     pace: PacePlan,
     times: Times,
     memory: Memory,
-    counted: Sequence[Instructions],
+    counted: Instructions,
     traced: Pair | None,
 ) -> Comparison:
     """The rows of a comparison, and what to say of it."""
     exact = [row for row in exact_rows(times.sides) if row.verdict != "SAME"]
-    of_times, of_counts = times.decide(), [each.decide() for each in counted]
-    counts = found_in(counted)
+    of_times, of_counts = times.decide(), counted.decide()
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
-    rows = resolved(rows, counts, times.rule.smallest)
+    rows = resolved(rows, counted.found, times.rule.smallest)
     if times.has_failed:
         rows = noting_open(rows, FAILED)
     if question.asked:
+        has_valgrind = bool(counted.found)
         rows = where.explained(
-            rows, traced, pairs.sample, question.ends, question.say, has_valgrind=bool(counts)
+            rows, traced, pairs.sample, question.ends, question.say, has_valgrind=has_valgrind
         )
-    notes = (*first.notes, *pairs.notes, *(each for one in of_counts for each in one.notes))
-    details = (pace.detail, *(each for one in of_counts for each in one.details))
+    notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)
     seconds = minutes(time.monotonic() - question.began)
     return Comparison(
         question.title,
         tuple(rows),
-        # Each phase says its own, and some say the same.
-        notes=tuple(dict.fromkeys(filter(None, (*notes, *of_times.notes)))),
-        details=tuple(dict.fromkeys((*details, *of_times.details))),
+        notes=tuple(filter(None, notes)),
+        details=(pace.detail, *of_counts.details, *of_times.details),
         effort=f"{many(times.taken, 'pair')} in {seconds}",
-        counts=counts,
+        counts=counted.found,
         left_out=first.left_out,
     )

@@ -52,11 +52,10 @@ class Batch:
 class Instructions:
     """The instructions of benchmarks, in batches: the shortest first, and each up to its last look.
 
-    `round_s` is the fastest round of each, `limit` the smallest change that counts. A batch or look
-    begins where it is expected to end by `ends` on the monotonic clock. Nothing runs under valgrind
-    that loads one of the accelerators' `drivers`. `features` is a note on other kernels that run
-    there. Those `slower` by time are counted up to the first look: it says whether they take as
-    many. The error of the run is divided over `benchmarks`.
+    `round_s` is the fastest round of each that may be counted, `limit` the smallest change that
+    counts. A batch or look begins where it is expected to end by `ends` on the monotonic clock.
+    Nothing runs under valgrind that loads one of the accelerators' `drivers`. `features` is a note
+    on other kernels that run there.
     """
 
     def __init__(
@@ -64,16 +63,12 @@ class Instructions:
         round_s: Mapping[str, float],
         limit: float,
         start_cpu_s: float,
-        began: float,
-        ends: float,
         drivers: Collection[str] = (),
         features: str = "",
-        slower: Collection[str] = (),
-        benchmarks: int = 0,
     ) -> None:
-        self.slower = slower
-        self.features = features
-        self.limit, self.ends = limit, ends
+        self.slower: Collection[str] = ()
+        self.features, self.drivers = features, drivers
+        self.limit, self.ends = limit, -math.inf
         self.at_once = limits.usable_cores() > 1
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
         self.start_s = START_S + START_FACTOR * start_cpu_s
@@ -82,17 +77,33 @@ class Instructions:
         self.pairs = 0
         # A pair takes so many times as long as expected.
         self._slowness = 1.0
-        names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
+        self.asked: set[str] = set()
         self.batch = Batch(())
-        self.waiting = [Batch(names)] if names else []
-        self.level = level_of(max(len(names), benchmarks))
+        self.waiting: list[Batch] = []
+        self.level = level_of(len(round_s))
         self._taken: dict[str, tuple[list[int], list[int]]] = {}
-        if names and drivers:
-            self.fail_for(f"the benchmarks load {', '.join(drivers)}")
-        else:
-            self._choose(ends - began)
-            if names and not self.batch.names:
-                self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
+
+    def go_on(
+        self, names: Collection[str], slower: Collection[str], began: float, ends: float
+    ) -> None:
+        """Counts these, too, until `ends`; those `slower` by time up to the first look.
+
+        It says whether they take as many.
+        """
+        new = [name for name in self.costs_s if name in names and name not in self.asked]
+        new.sort(key=lambda name: self.costs_s[name])
+        self.asked |= set(new)
+        self.slower, self.ends = slower, ends
+        if self.why_not or not self.asked:
+            return
+        if self.drivers:
+            self.fail_for(f"the benchmarks load {', '.join(self.drivers)}")
+            return
+        if new:
+            self.waiting.append(Batch(new))
+        self._choose(ends - began)
+        if not self.batch.names and not self.pairs:
+            self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
 
     def _choose(self, left_s: float) -> None:
         """Goes on with the first batch of which a part reaches its next look in this time."""
@@ -160,6 +171,8 @@ class Instructions:
             old, new = self._taken.setdefault(name, ([], []))
             old.append(max(before[name], 1))
             new.append(max(after[name], 1))
+            # A verdict of the end of an earlier time is for now.
+            self.found.pop(name, None)
             self._decide(name)
         pairs = self.batch.pairs + 1
         ended = self.slower if pairs == LOOKS[0] else ()
@@ -192,13 +205,13 @@ class Instructions:
         if left:
             had = f"{many(self.pairs, 'pair')} had the time"
             notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
-        if not self.costs_s:
+        if not self.asked:
             return Decided(rows, tuple(notes))
         unsteady = sum(count.verdict == UNSTEADY for count in self.found.values())
         detail = (
-            f"instructions of {len(self.found)} of {len(self.costs_s)} benchmarks: "
+            f"instructions of {len(self.found)} of {len(self.asked)} benchmarks: "
             f"{tally(self.found.values())}, {unsteady} do not repeat; time alone decides "
-            f"{len(self.costs_s) - len(self.found)} without a count; {self.pairs} pairs"
+            f"{len(self.asked) - len(self.found)} without a count; {self.pairs} pairs"
         )
         blind = filter(None, [BLIND, self.features]) if self.found else ()
         return Decided(rows, tuple(notes), (detail, *blind))
@@ -208,26 +221,15 @@ def instructions_of(
     measured: Measured,
     limit: float,
     start_cpu_s: float,
-    began: float,
-    ends: float,
-    slower: Collection[str] = (),
-    benchmarks: int = 0,
 ) -> Instructions:
-    """The instructions of what a pair measured, until `ends`.
-
-    Those `slower` by time are counted up to the first look. The run decides on `benchmarks`.
-    """
+    """The instructions of what a pair measured."""
     drivers = {side.footprint["driver"] for side in measured.pair if side.footprint.get("driver")}
     return Instructions(
         {name: pair[1].time_s for name, pair in measured.pairs.items()},
         limit,
         start_cpu_s,
-        began=began,
-        ends=ends,
-        drivers=sorted(drivers),
-        features=by_features(measured.pair),
-        slower=slower,
-        benchmarks=benchmarks,
+        sorted(drivers),
+        by_features(measured.pair),
     )
 
 

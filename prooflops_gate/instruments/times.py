@@ -62,7 +62,8 @@ class Times:
         self._only: Container[str] = self.sides
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
-        self._slower: list[str] = []
+        # The benchmarks that got slower, by the latest pair, and those of them that it confirms.
+        self.slower: list[str] = []
         self._news: list[str] = []
         # The open benchmarks that wait for those of the next pair.
         self._waiting = 0
@@ -86,8 +87,8 @@ class Times:
         }
         due = self._due(wanted)
         slower = [row.name for row in rows if row.verdict == "SLOWER"]
-        self._news = [name for name in slower if name not in self._slower]
-        self._slower = slower
+        self._news = [name for name in slower if name not in self.slower]
+        self.slower = slower
         self.has_failed = self.rule.has_failed(rows)
         # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
         plain = {row.name for row in rows if self.rule.is_plain(row)}
@@ -146,7 +147,7 @@ class Times:
     @property
     def stage(self) -> object:
         """A value that changes when a look decides; None before a pair has shown its duration."""
-        return (*self.open.values(), *self._slower) if self._is_timed else None
+        return (*self.open.values(), *self.slower) if self._is_timed else None
 
     def news(self) -> list[str]:
         """A line for each slowdown that the latest pair confirms."""
