@@ -42,7 +42,7 @@ MOST_FIRST = 5
 # The share of the time that tracing may take, and the calls that a traced benchmark costs.
 TRACING_SHARE, TRACED = 0.05, 50
 STOPPED = "the run was stopped before it was decided"
-FAILED = "-x (--maxfail) ended the run before it was decided"
+FAILED = "-x (--maxfail) ended the run before all was decided"
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,8 @@ def summed_up(
         rows = where.explained(
             rows, traced, pairs.sample, question.ends, question.say, has_valgrind=has_valgrind
         )
-    notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)
+    ended = FAILED if times.has_failed else ""
+    notes = (ended, *first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)
     seconds = minutes(time.monotonic() - question.began)
     return Comparison(
         question.title,

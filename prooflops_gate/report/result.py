@@ -80,6 +80,8 @@ class Judge:
         rows = worst_first(found.rows)
         failing = self.failing(rows)
         warning, passing = self.open_ones(rows)
+        if failing or failed_tests:
+            warning = ""
         return Result(
             title=found.title,
             rows=rows,
