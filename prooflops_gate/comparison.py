@@ -35,8 +35,8 @@ from prooflops_gate.task import Counting, OutOfTime, Pair, ReplicateFailed, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
 
-# Looks at times before the first count: beside other work further ones decide little.
-BUSY_LOOKS, QUIET_LOOKS = 1, 2
+# Looks at times before the first count: beside other work they decide little.
+BUSY_LOOKS, QUIET_LOOKS = 0, 2
 # So many benchmarks at most are decided before the others.
 MOST_FIRST = 5
 # The share of the time that tracing may take, and the calls that a traced benchmark costs.
@@ -198,8 +198,9 @@ def timed_and_counted(
 ) -> tuple[Times, Instructions]:
     """First looks at times, the instructions of what they leave open, and further times.
 
-    Eight pairs of times cost less than two of counts, and no count shows waiting. So times come
-    first wherever they fit. A `focus` is decided in this way before all benchmarks are.
+    Beside other work, times decide little, so counts come first; on a quiet machine times do. No
+    count shows waiting, so what counts settle has a look at times, too. A `focus` is decided in
+    this way before all benchmarks are.
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
@@ -241,9 +242,10 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     """Whether times or instructions decide first, and why, in words."""
     if not do_times_fit:
         return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
-    disturbed = "most" if looks == BUSY_LOOKS else "few"
+    if looks == BUSY_LOOKS:
+        return "instructions decide first, then times: other work disturbed most benchmarks"
     order = f"times decide first, by {LOOKS[looks - 1]} pairs, then instructions"
-    return f"{order}: other work disturbed {disturbed} benchmarks"
+    return f"{order}: other work disturbed few benchmarks"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:

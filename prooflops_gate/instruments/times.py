@@ -17,6 +17,7 @@ from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at
 from prooflops_gate.rows import Row
+from prooflops_gate.statistics.decision_rule import FEWEST_PLAIN
 from prooflops_gate.task import Task
 
 # A benchmark before and after.
@@ -85,13 +86,13 @@ class Times:
             for name, count in wanted.items()
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
-        due = self._due(wanted)
+        plain = {row.name for row in rows if self.rule.is_plain(row)}
+        due = self._due(wanted, plain)
         slower = [row.name for row in rows if row.verdict == "SLOWER"]
         self._news = [name for name in slower if name not in self.slower]
         self.slower = slower
         self.has_failed = self.rule.has_failed(rows)
         # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
-        plain = {row.name for row in rows if self.rule.is_plain(row)}
         self.open = {name: due[name] for name in due if name in plain} or due
         self._waiting = len(due) - len(self.open)
         if not self._waiting:
@@ -108,7 +109,7 @@ class Times:
     def wait_at(self, until: float, looks: int, only: Container[str]) -> None:
         """Measures these alone, begins no pair that would end after `until`, nor after the looks.
 
-        Suspicions are still confirmed.
+        Suspicions and plain slowdowns are still confirmed.
         """
         self._until, self._looks, self._only = until, looks, only
         self._is_timed = False
@@ -135,13 +136,15 @@ class Times:
         to_go = max(self.rule.plan.confirming_pairs, *missing)
         return self.plan.paces(effects, to_go, self._left_s)
 
-    def _due(self, wanted: Mapping[str, int]) -> dict[str, int]:
+    def _due(self, wanted: Mapping[str, int], plain: Container[str]) -> dict[str, int]:
         """The benchmarks of the next pair, with the pairs that each needs for its next look."""
         late_looks = self.rule.plan.looks[self._looks :]
         return {
             name: count
             for name, count in wanted.items()
-            if name in self._only and name not in self.given_up and count not in late_looks
+            if name in self._only
+            and name not in self.given_up
+            and (count not in late_looks or name in plain or self._kept(name) < FEWEST_PLAIN)
         }
 
     @property

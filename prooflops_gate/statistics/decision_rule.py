@@ -45,6 +45,8 @@ PLAIN_SHARE = 0.1
 FEWEST_FRESH = 5
 # A change so many times as large as the smallest that counts ends at its first confirmation.
 LARGE = 10
+# So many pairs that all show such a slowdown call for its confirmation before all else.
+FEWEST_PLAIN = 3
 # A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
 # layout.
 SMALL_SLOWDOWN = 0.10
@@ -172,7 +174,7 @@ def is_plain(effect: Effect, min_effect: float) -> bool:
     [False, True, False]
     """
     low, _ = effect.interval(0.5**effect.pairs)
-    return effect.pairs > 2 and low > 1 + LARGE * min_effect
+    return effect.pairs >= FEWEST_PLAIN and low > 1 + LARGE * min_effect
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
