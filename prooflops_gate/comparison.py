@@ -101,7 +101,7 @@ def compare(question: Question) -> Comparison:
     def sample(task: Task) -> Measured:
         return pairs.measure(replace(task, memory=() if task.counting else memory.wanted))
 
-    traced = traced_in(question, first, pairs.sample)
+    traced = traced_in(question, first, pace, pairs.sample)
     focus = focus_of(traced, first, pace)
     if focus:
         question.say(
@@ -112,7 +112,9 @@ def compare(question: Question) -> Comparison:
     return summed_up(question, pairs, first, pace, times, memory, counted, traced)
 
 
-def traced_in(question: Question, first: FirstPair, sample: Callable[[Task], Pair]) -> Pair | None:
+def traced_in(
+    question: Question, first: FirstPair, pace: PacePlan, sample: Callable[[Task], Pair]
+) -> Pair | None:
     """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
 
     None where there is nothing to choose from, or a process fails.
@@ -122,7 +124,7 @@ def traced_in(question: Question, first: FirstPair, sample: Callable[[Task], Pai
     if not question.asked or len(tests) < 2:
         return None
     question.say("counting the bytecodes of each function")
-    until = time.monotonic() + left_s
+    until = time.monotonic() + pace.overhead_s + left_s
     counting = Counting(until, by_function=True, valgrind=False)
     with suppress(ReplicateFailed, OutOfTime):
         return sample(Task(tests=tests, counting=counting, ends=question.ends))
