@@ -17,7 +17,7 @@ from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
 from meta_tests.card.api import simulated
 from meta_tests.card.card import SHORTEST_KERNEL_S, Card
-from prooflops.machine.caches import caches_of
+from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions
 from prooflops.machine.device import flop_per_s_at_clock
 from prooflops.timing import METHOD, clock, median_interval
@@ -82,6 +82,16 @@ def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval")
 
 
+@pytest.mark.parametrize("call_s", [3e-6, 7e-5, 0.01])
+def test_a_round_has_the_fewest_calls_that_the_clock_resolves(scripted, call_s):
+    clock, call = scripted([call_s])
+    run = measure(clock)
+    run.median_s(call)
+    calls = run.info["calls_per_round"]
+    assert calls * call_s >= timing.SHORTEST_ROUND_S
+    assert calls == 1 or (calls - 1) * call_s < timing.SHORTEST_ROUND_S
+
+
 @pytest.mark.parametrize("counts", [True, False])
 def test_the_fastest_round_is_kept_beside_the_median_where_it_counts(scripted, counts):
     clock, call = scripted([0.1, 0.1, 0.1, 0.1, 0.03, 0.1])
@@ -122,6 +132,12 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
         run = measure(clock(device), device=device, flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + SHORTEST_KERNEL_S, abs=1e-6)
+
+
+@pytest.mark.parametrize("levels", [{}, {"L1": 2**15, "L2": 2**19}])
+def test_a_flush_is_tried_on_half_of_a_cores_second_level_where_it_is_known(levels):
+    found = cache.flush_of(CPU, Caches(levels, cores=2, memory_bytes=2**26)).check
+    assert (found and found.read_bytes) == (levels.get("L2", 0) // 4 or None)
 
 
 # ---- on a card ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import pytest
@@ -111,6 +111,15 @@ def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(device):
     assert time_share <= LARGEST_TIME_SHARE, (
         f"half of the searches took {time_share:.1%} of a sweep"
     )
+
+
+@pytest.mark.parametrize("slower", [2, 4, 8])
+def test_a_slow_device_is_searched_in_the_time_that_it_has(slower):
+    fast = DEVICES["cpu-2"]
+    device = replace(fast, peak_flop_per_s=fast.peak_flop_per_s / slower)
+    budget_s = LARGEST_TIME_SHARE * len(device.space.shapes) * WINDOW_S
+    seconds = median(searched(device, seed).seconds for seed in range(SEEDS))
+    assert seconds <= budget_s, f"{seconds} s of {budget_s}"
 
 
 def test_sizes_that_fill_all_units_alike_are_tried_from_large_to_small():

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.streams import (
     DRAWN,
@@ -12,6 +14,7 @@ from bench.streams import (
     Arrays,
     Bandwidths,
     Size,
+    bandwidth_of_mix,
     cache_size,
     memory_size,
     operand_elements,
@@ -72,6 +75,15 @@ def test_a_kernel_that_has_a_row_is_not_timed_again():
     assert bandwidths.bytes_per_s(0.5) == pytest.approx(8e12)
     assert timed == ["triad through 1000 elements an array"]
     assert bandwidths.bytes_per_s(2 / 3) == pytest.approx(12e12), "the best of add and triad"
+
+
+@given(read_share=st.floats(0, 1), rates=st.tuples(*[st.floats(1e9, 1e13)] * 3))
+def test_a_mix_is_as_fast_as_the_nearest_ones_and_no_other_matters(read_share, rates):
+    copy, triad, read = zip((1 / 2, 2 / 3, 1), rates, strict=True)
+    nearest = dict([copy, triad] if read_share <= triad[0] else [triad, read])
+    found = bandwidth_of_mix(read_share, dict([copy, triad, read]))
+    assert found == bandwidth_of_mix(read_share, nearest)
+    assert min(nearest.values()) * 0.999 <= found <= max(nearest.values()) * 1.001
 
 
 def test_a_copy_of_another_part_of_a_long_array_is_noticed():

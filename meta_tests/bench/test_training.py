@@ -25,6 +25,12 @@ def test_a_cpu_that_emulates_bf16_takes_its_usual_step_in_fp32(kind, bound_of_bf
     assert usual_recipe(torch.device(kind), {"bf16": bound_of_bf16}.__getitem__) == expected
 
 
+def test_the_parts_of_a_step_follow_one_another_and_add_up_to_it():
+    step = Step(Workload(DeepLinear(dim=8, layers=2), batch=4), "fp32", torch.device("cpu"))
+    readings = iter([0, 1, 4, 9])
+    assert list(step.part_times_s(readings.__next__, 1).values()) == [1, 3, 5]
+
+
 @pytest.mark.parametrize("skipped", [0, 2])
 def test_a_deep_linear_net_learns_though_a_scaler_skips_its_first_steps(skipped):
     """As in fp16, whose scaler begins with a factor at which gradients overflow."""
