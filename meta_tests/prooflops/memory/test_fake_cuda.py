@@ -111,13 +111,13 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
     assert got == should
 
 
-def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None):
+def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None, masks=()):
     """The operators of a step of attention, and the bytes that it keeps beside its operands."""
     with predicted_memory("cuda", compute_capability=capability) as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
         value = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
-        mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        mask = None if mask is None else torch.empty(*masks, 10, 10, dtype=mask, device="cuda")
         held.mark("operands")
         out = functional.scaled_dot_product_attention(
             query, key, value, mask, enable_gqa=kv_heads != 4
@@ -155,6 +155,7 @@ BESIDE_RESULT_BYTES = {
         # A mask is kept as numbers, in rows of a multiple of 8.
         (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
         (torch.float32, {"mask": torch.float32}, EFFICIENT, None),
+        (torch.float32, {"mask": torch.bool, "masks": (2, 4)}, EFFICIENT, ROWS * 16 + ROWS * 16),
         (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
         (torch.float16, {"capability": (7, 5)}, EFFICIENT, ROWS * 16),
         (torch.bfloat16, {"capability": (7, 5)}, MATH, None),
@@ -222,20 +223,24 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kern
 
 
 @pytest.mark.parametrize(
-    ("dtype", "scratch"),
+    ("dtype", "width", "is_masked", "scratch"),
     [
         # Row sums, and the gradient of the queries, of 2 · 4 · 256 rows of 64, in fp32.
-        (torch.bfloat16, 4 * 2048 + 4 * 2048 * 64),
+        (torch.bfloat16, 64, False, 4 * 2048 + 4 * 2048 * 64),
         # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
-        (torch.float32, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+        (torch.float32, 64, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+        # Row sums; for each of 8 heads, 2 · 2 tiles of 128 queries and 64 columns, with a lock.
+        (torch.bfloat16, 128, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
     ],
 )
-def test_attention_backward_holds_scratch_beside_its_gradients(dtype, scratch):
+def test_attention_backward_holds_scratch_beside_its_gradients(dtype, width, is_masked, scratch):
     with predicted_memory("cuda", compute_capability=(8, 0), workspaces=False) as held:
         # Tokens before heads in memory, as layers have them: then nothing is copied.
-        shape = {"size": (2, 256, 4, 64), "dtype": dtype, "device": "cuda"}
-        heads = [torch.empty(**shape).transpose(1, 2).requires_grad_() for _ in range(3)]
-        out = functional.scaled_dot_product_attention(*heads)
+        options = {"dtype": dtype, "device": "cuda"}
+        heads = [torch.empty(2, 256, 4, width, **options).transpose(1, 2) for _ in range(3)]
+        mask = torch.empty(256, 256, **options) if is_masked else None
+        leaves = [head.requires_grad_() for head in heads]
+        out = functional.scaled_dot_product_attention(*leaves, mask)
         gradient = torch.empty_like(out)
         held.mark("forward")
         out.backward(gradient)

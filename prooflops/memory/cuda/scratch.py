@@ -210,7 +210,7 @@ def efficient_attention_backward(given: Given) -> tuple[int, ...]:
     is_half = query.element_size() < 4
     rows_bytes = 4 * batch * heads * queries
     widest = max(width, value.shape[-1])
-    tile = 128 if widest > 64 and not (is_half and widest <= 64) else 64
+    tile = 128 if widest > 64 else 64
     blocks, columns = -(-queries // tile), -(-width // 64)
     elements = blocks * columns * (16 + 4 * tile * 64) // 4
     if is_half and widest > tile:
