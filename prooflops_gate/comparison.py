@@ -105,8 +105,8 @@ def compare(question: Question) -> Comparison:
     focus = focus_of(traced, first, pace)
     if focus:
         question.say(
-            f"{len(focus)} of {many(len(first.after), 'benchmark')} first: "
-            "their Python functions execute other numbers of bytecodes than before"
+            f"{len(focus)} of {many(len(first.after), 'benchmark')} first, "
+            "with more or fewer bytecodes than before"
         )
     times, counted = timed_and_counted(question, first, pace, memory, sample, focus)
     return summed_up(question, pairs, first, pace, times, memory, counted, traced)
@@ -245,9 +245,8 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     if not do_times_fit:
         return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
     if looks == BUSY_LOOKS:
-        return "instructions decide first, then times: other work disturbed most benchmarks"
-    order = f"times decide first, by {LOOKS[looks - 1]} pairs, then instructions"
-    return f"{order}: other work disturbed few benchmarks"
+        return "busy machine: instructions decide first, then times"
+    return f"quiet machine: {LOOKS[looks - 1]} pairs of times decide first, then instructions"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:

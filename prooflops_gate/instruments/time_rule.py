@@ -267,10 +267,10 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     """
     noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
     if not noises or not math.isfinite(noises[-1]):
-        return "too few pairs to say which slowdowns time alone would confirm"
+        return "too few pairs to say which slowdowns escape the times of this run"
     half, every = (
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
         for noise in (noises[len(noises) // 2], noises[-1])
     )
-    where = f" in half of the benchmarks, from {every} in all" if half != every else ""
-    return f"by time alone, such a run confirms slowdowns from {half}{where}"
+    where = f", and of noisy benchmarks below {every}" if half != every else ""
+    return f"slowdowns below {half}{where} may escape the times of this run"

@@ -160,10 +160,9 @@ class Times:
         left = max(count - self._kept(name) for name, count in self.open.items())
         expected_s = min(left * self.took_s, self._left_s)
         pairs = f"{many(left, 'more pair')}, about {minutes(expected_s)}"
-        open_ = f"{len(self.open) + self._waiting} open"
-        if self._waiting:
-            open_ = f"{open_}, {len(self.open)} plainly slower first"
-        return f"{self.taken} pairs of times, {open_}: {pairs}"
+        plainly = " that is plainly slower" if len(self.open) == 1 else " that are plainly slower"
+        which = many(len(self.open), "benchmark") + plainly * bool(self._waiting)
+        return f"times of {which}: {pairs}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         asked = self.open or measured.pairs

@@ -70,7 +70,7 @@ def comment(result: Result) -> str:
 
 
 def page_of(result: Result) -> Page:
-    found = [line.text for line in lines_of_rows(result.rows, MOST_ROWS)]
+    found = [line.text for line in lines_of_rows(result.rows, MOST_ROWS, result.reported_only)]
     rows = table_of(rows_that_matter(result.rows)[:MOST_ROWS])
     next_step = [f"Next: {result.next_step}."] if result.next_step else []
     return Page(

@@ -39,6 +39,11 @@ class Result:
     reason: str = ""
     failed_tests: Sequence[str] = ()
 
+    @property
+    def reported_only(self) -> set[str]:
+        """The verdicts on more resources that do not fail this run."""
+        return {"MORE MEMORY", "MORE INSTRUCTIONS"} - {row.verdict for row in self.failing}
+
 
 @dataclass(frozen=True)
 class Judge:

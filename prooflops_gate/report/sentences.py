@@ -13,12 +13,14 @@ from prooflops_gate.where import first_function
 
 # Above it "4.1 times as slow" is plainer than "310 % slower".
 TIMES_AS = 3
+ROWS_NAME = "the functions that the rows name"
+MERGE = "merge: the next run compares with it"
 # Each verdict that fails a run has a next step.
 NEXT_STEPS = {
-    "SLOWER": "read the functions that the rows name; if the slowdown is intended, merge",
-    "FASTER": "if it is intended, merge",
+    "SLOWER": f"read {ROWS_NAME}; if the slowdown is intended, {MERGE}",
+    "FASTER": f"if it is intended, {MERGE}",
     "MORE MEMORY": "if it is intended, merge, or set gate_memory = show",
-    "CHANGED": "if it is intended, merge",
+    "CHANGED": f"if it is intended, {MERGE}",
     "MISSING": "find out why the test did not run, or set gate_missing = report",
     "MORE INSTRUCTIONS": "if it is intended, merge, or set gate_instructions = report",
 }
@@ -40,14 +42,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
 
 
-def change(ratio: float) -> str:
-    """A ratio of times in words.
+def change(ratio: float, *, as_times: bool = False) -> str:
+    """A ratio of times in words; a large one, or any `as_times`, as a multiple.
 
-    >>> change(1.263), change(0.8), change(4.13), change(1.0)
-    ('26 % slower', '20 % faster', '4.1 times as slow', 'as fast')
+    >>> change(1.263), change(0.8), change(4.13), change(1.0), change(2.9, as_times=True)
+    ('26 % slower', '20 % faster', '4.1 times as slow', 'as fast', '2.9 times as slow')
     """
     slower, size = ratio > 1, max(ratio, 1 / ratio)
-    if size > TIMES_AS:
+    if size > TIMES_AS or as_times:
         return f"{size:.1f} times as {'slow' if slower else 'fast'}"
     share = percent(ratio - 1 if slower else 1 - ratio)
     return "as fast" if share == "0.0 %" else f"{share} {'slower' if slower else 'faster'}"
@@ -62,19 +64,30 @@ def change_within(effect: Effect) -> str:
     >>> change_within(paired([1.0] * 3, [0.9, 1.0, 1.2], level=0.01))
     '1.9 % slower (10 % faster to 20 % slower, 88 % sure)'
     """
-    low, high, level = effect.bounds(SHOWN_LEVEL)
-    if level >= 0.5:
+    if effect.bounds(SHOWN_LEVEL)[-1] >= 0.5:
         return f"{change(effect.ratio)} (one pair)"
-    first, last = (change(low), change(high)) if effect.ratio > 1 else (change(high), change(low))
+    bounds = bounds_of(effect).replace(" times as slow", "").replace(" times as fast", "")
+    return f"{change(effect.ratio)} ({bounds})"
+
+
+def bounds_of(effect: Effect) -> str:
+    """The bounds of an estimate in words, the one nearer to no change first.
+
+    >>> from prooflops_gate.statistics.effects import paired
+    >>> bounds_of(paired([1.0] * 9, [2.9, *[3.1] * 7, 3.3], level=0.01))
+    '3.0 to 3.2 times as slow'
+    """
+    low, high, level = effect.bounds(SHOWN_LEVEL)
+    both = (low, high) if effect.ratio > 1 else (high, low)
+    as_times = max(effect.ratio, 1 / effect.ratio) > TIMES_AS
+    first, last = (change(each, as_times=as_times) for each in both)
     number, _, unit = first.partition(" ")
     # Said once: 22 to 35 %.
     if unit == last.partition(" ")[2]:
-        first, last = (
-            number,
-            last.removesuffix(" slower").removesuffix(" faster").partition(" times")[0],
-        )
+        first = number
+        last = last if as_times else last.removesuffix(" slower").removesuffix(" faster")
     sure = f", {100 * (1 - level):.0f} % sure" if level > SHOWN_LEVEL else ""
-    return f"{change(effect.ratio)} ({first} to {last}{sure})"
+    return f"{first} to {last}{sure}"
 
 
 def sentence(row: Row) -> str:
@@ -123,12 +136,12 @@ def amount(ratio: float | None, quantity: str) -> str:
 def _of_time(row: Row) -> str:
     """What time and instructions say of a benchmark; what decided comes first."""
     assert row.effect
-    time = f"{change_within(row.effect)}, {' -> '.join(figures(row))}"
+    before_after = " -> ".join(figures(row))
+    time = f"{change_within(row.effect)}, {before_after}"
     counted, grew = row.instructions, row.effect.ratio > 1
     if row.by == INSTRUCTIONS:
         takes = amount(counted, INSTRUCTIONS) if counted else "about as many instructions"
-        agrees = counted is not None and (counted > 1) == grew
-        return f"takes {takes}, {'and' if agrees else 'though'} time says {time}"
+        return f"takes {takes}; its time is uncertain: {bounds_of(row.effect)}, {before_after}"
     said = ""
     if counted == 1:
         said = ", with the same instructions"
@@ -140,9 +153,16 @@ def _of_time(row: Row) -> str:
     return f"is {time}{said}"
 
 
-def reason(row: Row) -> str:
-    """Why a row fails its test."""
-    return f"{row.verdict}: {sentence(row)}"
+def reason(row: Row, *, test: str = "") -> str:
+    """Why a row fails its test; a benchmark that is called as this test is not named.
+
+    >>> reason(Row("t.py::test_a", "memory", 1024, 2048, "MORE MEMORY"), test="t.py::test_a")
+    'MORE MEMORY: takes 100.0 % more memory, 1.0 KiB -> 2.0 KiB'
+    """
+    said = sentence(row)
+    if row.name == test:
+        said = said.removeprefix(test).lstrip(": ")
+    return f"{row.verdict}: {said}"
 
 
 def unchanged(rows: Sequence[Row]) -> str:
@@ -164,7 +184,9 @@ def unchanged(rows: Sequence[Row]) -> str:
 def next_step(rows: Sequence[Row], failing: Sequence[Row], failed_tests: Sequence[str]) -> str:
     """The next step in one line: for failures, else for most that is open; empty without any."""
     if failing:
-        return NEXT_STEPS.get(failing[0].verdict, "") or remedy(failing)
+        step = NEXT_STEPS.get(failing[0].verdict, "") or remedy(failing)
+        named = {first_function(row.where) or ROWS_NAME for row in failing}
+        return step.replace(ROWS_NAME, named.pop()) if len(named) == 1 else step
     if failed_tests:
         return "read why the tests failed, above"
     return remedy(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from prooflops_gate.console.tables import COLOURS, TerminalLine, aligned, coloured, many
 from prooflops_gate.report.result import Result
@@ -31,8 +31,12 @@ def rows_that_matter(rows: Sequence[Row]) -> list[Row]:
     return sorted(found, key=lambda row: VERDICTS.index(worst[row.name]))
 
 
-def lines_of_rows(rows: Sequence[Row], most: float = MOST_LINES) -> list[TerminalLine]:
+def lines_of_rows(
+    rows: Sequence[Row], most: float = MOST_LINES, passing: Container[str] = ()
+) -> list[TerminalLine]:
     """A line for each row that matters; one for many that are open, and one for all that are SAME.
+
+    The verdicts in `passing` fail nothing, and their lines say so.
 
     >>> rows = [Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")]
     >>> [line.text for line in lines_of_rows(rows)]
@@ -44,7 +48,13 @@ def lines_of_rows(rows: Sequence[Row], most: float = MOST_LINES) -> list[Termina
         found = [row for row in found if not row.is_open]
     else:
         open_ = []
-    lines = [TerminalLine(sentence(row), COLOURS.get(row.verdict, "")) for row in found]
+    lines = [
+        TerminalLine(
+            sentence(row) + " (reported only)" * (row.verdict in passing),
+            COLOURS.get(row.verdict, ""),
+        )
+        for row in found
+    ]
     if len(lines) > most:
         lines[int(most) :] = [TerminalLine(f"... and {len(lines) - most} more: -v")]
     if open_:
@@ -56,9 +66,14 @@ def lines_of_rows(rows: Sequence[Row], most: float = MOST_LINES) -> list[Termina
 
 def widest(rows: Sequence[Row]) -> str:
     """The number of open benchmarks, and those that could hide most."""
-    highest = {row.name: row.effect.bounds(SHOWN_LEVEL)[1] for row in rows if row.effect}
+    highest = {row.name: row.effect.interval(SHOWN_LEVEL)[1] for row in rows if row.effect}
     first = sorted(highest, key=lambda name: -highest[name])[:MOST_NAMED]
-    named = ", ".join(f"{name} (up to {change(highest[name])})" for name in first)
+    named = ", ".join(
+        f"{name} (up to {change(highest[name])})"
+        if math.isfinite(highest[name])
+        else f"{name} (too few pairs)"
+        for name in first
+    )
     return f"{many(len(rows), 'benchmark')} are not decided, the widest: {named}"
 
 
@@ -84,7 +99,8 @@ def box(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
     if result.table:
         yield from map(coloured, aligned(result.table))
     else:
-        yield from lines_of_rows(result.rows, math.inf if is_verbose else MOST_LINES)
+        most = math.inf if is_verbose else MOST_LINES
+        yield from lines_of_rows(result.rows, most, result.reported_only)
     if result.next_step:
         yield TerminalLine(f"next: {result.next_step}", bold=True)
 

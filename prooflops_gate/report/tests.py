@@ -63,7 +63,7 @@ class Reports:
         why: dict[str, str] = {}
         for row in failing:
             test = row.test or row.name
-            why[test] = "\n".join(filter(None, [why.get(test), reason(row)]))
+            why[test] = "\n".join(filter(None, [why.get(test), reason(row, test=test)]))
         for item in items:
             name = names[item.nodeid]
             reports = self.by_test.get(name)

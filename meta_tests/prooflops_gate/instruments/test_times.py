@@ -108,11 +108,11 @@ def test_a_plain_slowdown_is_confirmed_alone_before_the_others(monkeypatch):
     run.times.measure(run.measured(run.names, 0), 9.0)
     exhaust(run.times, take, lambda line: said.append((now[0], line)))
     assert said == [
-        (3.0, "2 pairs of times, 2 open: 6 more pairs, about 18 s"),
-        (6.0, "3 pairs of times, 2 open, 1 plainly slower first: 5 more pairs, about 15 s"),
-        (11.0, "8 pairs of times, 2 open, 1 plainly slower first: 5 more pairs, about 5 s"),
+        (3.0, "times of 2 benchmarks: 6 more pairs, about 18 s"),
+        (6.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 15 s"),
+        (11.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 5 s"),
         (16.0, "SLOWER: twice"),
-        (16.0, "13 pairs of times, 1 open: 5 more pairs, about 15 s"),
+        (16.0, "times of 1 benchmark: 5 more pairs, about 15 s"),
     ]
     assert {name: len(run.times.sides[name][1]) for name in run.names} == {"same": 8, "twice": 13}
 
