@@ -12,7 +12,10 @@ from meta_tests.prooflops_gate.foreign_repo import INI, commit_all, run
 
 ONE = "test_foreign.py::test_busy_loop"
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
-VERSUS_HEAD = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-replicates 4".split()
+QUESTION = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-replicates"
+VERSUS_HEAD = f"{QUESTION} 2".split()
+# So many pairs confirm a slowdown.
+CONFIRMING = f"{QUESTION} 4".split()
 # Each module has the plugin as `-p` takes it, what a project's `addopts` hold, and its name.
 DISTURBING = {
     "xdist": ("xdist.plugin", "-n 2 --dist loadfile", "xdist"),
@@ -144,7 +147,7 @@ def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
     write(foreign, MARKED.format(steps=4000))
     (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=12000))
-    options = (*VERSUS_HEAD, "--benchmark-timer", "work.now")
+    options = (*CONFIRMING, "--benchmark-timer", "work.now")
     done = run(foreign, "test_more.py", "test_renamed.py", *options)
     assert done.code == 1, done.output
     slower = set(re.findall(r"^SLOWER: (.*?) is ", done.output, re.MULTILINE))
@@ -205,7 +208,7 @@ def test_a_suite_for_codspeed_is_measured_by_pytest_benchmark(foreign, by_enviro
     words, variables = ["--codspeed"], {}
     if by_environment:
         words, variables = [], {"CODSPEED_ENV": "1"}
-    words = ["-p", "pytest_codspeed.plugin", *words, "test_more.py", *VERSUS_HEAD]
+    words = ["-p", "pytest_codspeed.plugin", *words, "test_more.py", *CONFIRMING]
     done = run(foreign, *words, **variables)
     assert done.code == 1, done.output
     found = re.findall(r"^SLOWER: test_more.py::(\w+) is ", done.output, re.MULTILINE)

@@ -96,11 +96,6 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     (foreign / "test_more.py").unlink()
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11", "-q")
     options = (*options, "--benchmark-autosave")
-    (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
-    done = run(foreign, *options)
-    assert done.code == 1, done.output
-    assert f"INCONCLUSIVE: {ONE} is not decided: " in done.output, done.output
-    (foreign / "pytest.ini").write_text(INI)
     done = run(foreign, *options)
     assert done.code == 0, done.output
     assert "warning: this run decided nothing: 1 undecided" in done.output, done.output
