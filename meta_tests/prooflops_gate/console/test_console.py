@@ -94,23 +94,3 @@ def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
     assert Config.pluginmanager.lines == [
         f"  test_it: second {second}" for second in (3, 6, 9) if printed
     ]
-
-
-def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house):
-    house.test(
-        "def test_long(progress):\n"
-        "    print('captured before')\n"
-        "    progress('searching', 60)\n"
-        "    print('captured after')\n"
-        "    assert False\n\n"
-        "def test_short(progress):\n    progress('not to be seen')\n",
-        file="bench/test_demo.py",
-    )
-    child = house.run("bench", "-p", "no:randomly")
-    lines = child.output.splitlines()
-    assert "not to be seen" not in child.output
-    captured = lines.index("captured before")
-    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
-    announced = lines.index("  test_long: searching, about 60 s")
-    assert lines[announced + 1] == "F", child.output
-    assert lines[announced + 2].startswith("bench/test_demo.py ."), child.output
