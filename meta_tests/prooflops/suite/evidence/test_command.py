@@ -21,13 +21,14 @@ import pytest
 
 from meta_tests.conftest import House, child_environment, new_house
 from prooflops.suite import commands
+from prooflops.suite.controller import task_of
 from prooflops.suite.evidence.__main__ import (
     KEPT_RUNS,
     is_left_to_pytest,
     remove_old_runs,
     words_for_workers,
 )
-from prooflops.suite.evidence.file import EvidenceFile, new_file
+from prooflops.suite.evidence.file import EvidenceFile, shortened
 from prooflops.suite.ranks import VARIABLES
 from prooflops_gate.machine import limits
 
@@ -207,7 +208,14 @@ def test_workers_keep_within_the_memory_and_the_cores(cores, free_gib, most, mon
 
 
 def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):
-    assert new_file(tmp_path).path != new_file(tmp_path).path
+    given = SimpleNamespace(args=["-n2"])
+    config = SimpleNamespace(rootpath=tmp_path, invocation_params=given, getoption=lambda *_: 2)
+    assert task_of(config)["path"] != task_of(config)["path"]
+
+
+def test_a_log_keeps_its_slashes_where_the_run_is_in_the_root_folder(monkeypatch):
+    monkeypatch.chdir("/")
+    assert shortened("a/b: 1/2") == "a/b: 1/2"
 
 
 def test_only_a_rank_of_a_job_is_left_to_pytest(monkeypatch):

@@ -43,9 +43,10 @@ def report(report_of):
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
     rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
     error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(red[1].id,))
+    slow = [RedTest(f"test_y.py::test_{n}", "failed", "BELOW FLOOR") for n in range(2)]
     return replace(
         made,
-        red_tests=(error,),
+        red_tests=(error, *slow),
         claims=(*red, *made.claims[len(red) :]),
         caches=caches,
         trends=tuple(rows),

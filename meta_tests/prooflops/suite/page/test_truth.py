@@ -200,6 +200,7 @@ def test_a_run_has_one_peak_a_dtype_at_its_highest_clock(report_of, share, met):
 def test_a_colour_says_no_more_than_was_judged(figures, beside, word):
     mark, text = verdict(figures, beside)
     assert mark.word == word
+    assert ("(no cause found)" in text) is (word == "BELOW FLOOR")
     reached = sum(each.met is True for each in figures)
     if word.startswith("DELIVERS"):
         of = reached + sum(each is OPEN for each in figures)
@@ -314,6 +315,9 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
 
         def changed(name, info, _stats, delivers=delivers, conditions=conditions):
             info["conditions"] = conditions
+            if name == ROW and "contention" in conditions:
+                milder = {**conditions["contention"], "slowness": 1.25}
+                info["conditions"] = conditions | {"contention": milder}
             if name in delivers:
                 info["delivers"] = delivers[name]
 

@@ -14,6 +14,9 @@ def test_the_files_of_a_run_agree_and_the_same_run_gives_the_same_bytes(report, 
     }
     assert (tmp_path / "report.html").read_text() == page
     markdown = (tmp_path / "report.md").read_text()
+    for red in report.red_tests:
+        assert red.test in page
+        assert red.test in markdown
     for claim in json.loads((tmp_path / "verdicts.json").read_text())["claims"]:
         assert f'id="{claim["id"]}"' in page
         assert (
