@@ -1,6 +1,10 @@
 """Fixtures that several topics share."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,6 +41,26 @@ def default_dtype():
     before = torch.get_default_dtype()
     yield before
     torch.set_default_dtype(before)
+
+
+FRESH = """
+import torch
+of = torch.backends
+print(torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32)
+from test_claims.oracles.training import random_run
+# A sum is divided among the threads, and rounded by their number: claims have one.
+torch.set_num_threads(1)
+print(random_run(torch.device("cpu"), 7))
+"""
+
+
+@pytest.fixture(scope="session")
+def fresh_process():
+    """What another Python says of its torch: the precision of products, and a run from a seed."""
+    command = [sys.executable, "-W", "ignore", "-c", FRESH]
+    environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
+    root = Path(__file__).resolve().parents[1]
+    return subprocess.check_output(command, cwd=root, env=environment, text=True).splitlines()
 
 
 @pytest.fixture(scope="session")

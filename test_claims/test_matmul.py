@@ -2,10 +2,7 @@
 
 import itertools
 import math
-import os
 import re
-import subprocess
-import sys
 from functools import partial
 
 import einops
@@ -314,16 +311,9 @@ def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, wi
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
-def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
-    environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
-    program = (
-        "import torch; of = torch.backends; precision = torch.get_float32_matmul_precision();"
-        "print(precision, of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32)"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-
-    equal(ran.stdout.strip(), "highest False True", "precision, TF32 in products, in cuDNN")
+def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products(fresh_process):
+    settings, _ = fresh_process
+    equal(settings, "highest False True", "precision, TF32 in products, in cuDNN")
 
 
 @pytest.mark.claim("matmul.tensor-cores-default", "dtype.fp32-full-precision")

@@ -1,11 +1,8 @@
 """Claims about randomness: the effect of a seed, the generators, and the limits of seeds."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +24,6 @@ from test_claims.strategies import (
 
 # numpy's range, less one.
 seeds = st.integers(0, 2**32 - 2)
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,17 +127,9 @@ def test_on_a_cpu_a_layers_gradients_repeat_bit_for_bit(layer):
 
 
 @pytest.mark.claim("rand.fixed-seed")
-def test_another_process_repeats_a_run_from_its_seed():
-    # A sum is divided among the threads, and rounded by their number.
-    program = (
-        "import torch; from test_claims.oracles.training import random_run;"
-        f"torch.set_num_threads({torch.get_num_threads()});"
-        "print(random_run(torch.device('cpu'), 7))"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
-    equal(there.strip(), repr(random_run(torch.device("cpu"), 7)), "another process's run")
+def test_another_process_repeats_a_run_from_its_seed(fresh_process):
+    _, run = fresh_process
+    equal(run, repr(random_run(torch.device("cpu"), 7)), "another process's run")
 
 
 class Stream(NamedTuple):

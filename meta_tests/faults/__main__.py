@@ -13,13 +13,11 @@ import faulthandler
 import functools
 import importlib
 import io
-import json
 import pkgutil
 import re
 import shlex
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from traceback import format_exc
@@ -29,6 +27,7 @@ import pytest
 
 from meta_tests.faults import FAULTS, PACKAGES, TOPICS, replace
 from prooflops.suite import hooks
+from prooflops.suite.evidence import conclusion, results
 from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
 
@@ -69,6 +68,7 @@ class Run:
     def pytest_load_initial_conftests(self):
         """After the plugins of the options, and before conftest files and tests are imported."""
         self.patch.setattr(hooks, "load_registry", lambda _: registry())
+        self.patch.setattr(conclusion, "conclude", self.conclude)
         if time.perf_counter is not CLOCK:
             replace(self.patch, CLOCK, time.perf_counter)
         self.planted.plant(self.patch)
@@ -76,6 +76,13 @@ class Run:
     @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self):
         self.patch.undo()
+
+    def conclude(self, _session, rows, registry):
+        """Keeps the verdicts of claims, where a run writes its record and pages."""
+        # Where checks are tests, not all of a claim's run: their own outcomes count.
+        if not any("::" in check for check in self.checks):
+            found = results.verdicts(rows, registry)
+            self.rows = {each.id: (each.verdict, each.reason) for each in found}
 
     def checks_of(self, item):
         """The checks asked for that a test belongs to: node ids, or claims that it settles."""
@@ -157,6 +164,7 @@ def arguments_of(planted, checks, attempt):
         "-q",
         f"--hypothesis-profile={profile}",
         f"--hypothesis-seed={attempt}",
+        "--tb=short",
         "--disable-warnings",
         *("-p", "no:cacheprovider"),
         # It collects garbage for half a second at the end of each run.
@@ -169,23 +177,17 @@ def verdicts_under(planted, checks, attempt=0):
     forget_tests()
     output = io.StringIO()
     run = Run(planted, checks)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(output))
         stack.enter_context(contextlib.redirect_stderr(output))
         stack.callback(faulthandler.cancel_dump_traceback_later)
         stack.callback(run.patch.undo)
         faulthandler.dump_traceback_later(LONGEST_RUN_S, exit=True, file=sys.__stderr__)
-        own = ["--tb=short", "--report", folder, "-o", f"gate_history={folder}/history"]
         try:
-            pytest.main([*arguments_of(planted, checks, attempt), *own], plugins=[run])
+            pytest.main(arguments_of(planted, checks, attempt), plugins=[run])
         except Exception:
             # The fault cannot be planted, because it patches a name that is gone.
             output.write(format_exc())
-        file = Path(folder) / "partial" / "verdicts.json"
-        # Where tests ran, not all of a claim's did: their own outcomes count.
-        if file.exists() and not any("::" in check for check in checks):
-            rows = json.loads(file.read_text())["claims"]
-            run.rows = {row["id"]: (row["verdict"], row["reason"]) for row in rows}
     return {check: run.rows.get(check, MISSING) for check in checks}, output.getvalue()
 
 
