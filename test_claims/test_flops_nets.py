@@ -237,15 +237,15 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
     width=sizes(most=3),
 )
 def test_data_cost_in_proportion_and_length_between_that_and_the_square(
-    workloads, batch, length, factor, heads, width
+    workloads, device, batch, length, factor, heads, width
 ):
     model = Transformer(
         vocab_size=9, layers=heads % 2 + 1, dim=2 * heads * width, heads=heads, hidden=7 * width
     )
-    net = workloads.build(model, device="meta")
+    net = workloads.build(model, device=device)
 
     def trained(rows, tokens):
-        return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device="meta")))
+        return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device=device)))
 
     once = trained(batch, length)
     more = trained(factor * batch, length)
