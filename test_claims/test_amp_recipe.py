@@ -69,10 +69,10 @@ def test_fp8_trains_where_operands_are_in_range_as_they_are_or_scaled(
     device, record_figure, factor, trains, hidden
 ):
     """Gradients as usual, and a millionth of that: below e5m2's least value, unless scaled."""
-    train = partial(low_precision.trained_net, device, loss_factor=factor, hidden=hidden)
+    train = partial(low_precision.trained_net, device, hidden=hidden)
     _, (_, *_, fp32) = train()
-    _, (first, *_, scaled) = train(layer=low_precision.Fp8Linear)
-    _, (unscaled_first, *_, unscaled) = train(layer=UnscaledFp8Linear)
+    _, (first, *_, scaled) = train(layer=low_precision.Fp8Linear, loss_factor=factor)
+    _, (unscaled_first, *_, unscaled) = train(layer=UnscaledFp8Linear, loss_factor=factor)
     ends = f"{fp32:.3f} in fp32, {scaled:.3f} in scaled and {unscaled:.3f} in unscaled fp8"
     record_figure(f"{hidden}: {first:.3f} to {ends}")
     close(scaled, fp32, "the loss in scaled fp8", within=0.2 * (first - fp32))
