@@ -173,7 +173,9 @@ def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only
 
 
 @pytest.mark.claim("quant.faster")
-def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
+@pytest.mark.parametrize("times", [1, 2])
+def test_weights_written_out_before_each_product_are_slower_than_fp32(device, speed, times):
+    weight_only = WeightOnly(device, times * (1024 if device.type == "cpu" else 4096))
     wide, _ = weight_only.inputs(1)
     what = "dequantise and multiply against fp32"
     speed.assert_slower(
