@@ -260,11 +260,6 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     ("words", "meant"),
     [
         (["--modle=tiny.py:factory"], "did you mean: --model for --modle?"),
-        (["--model", "tiny.py:factory", "--deivce", "cpu"], "did you mean: --device for --deivce?"),
-        (
-            ["--model", "{elsewhere}/tiny.py"],
-            "--model {elsewhere}/tiny.py: must be module:factory",
-        ),
         (
             ["{clone}", "--report", "{elsewhere}"],
             "write --report={elsewhere}, or pytest takes its rootdir from the",
