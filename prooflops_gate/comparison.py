@@ -41,6 +41,8 @@ BUSY_LOOKS, QUIET_LOOKS = 0, 2
 MOST_FIRST = 5
 # The share of the time that tracing may take, and the calls that a traced benchmark costs.
 TRACING_SHARE, TRACED = 0.05, 50
+# So many times the expected duration a pair that traces may take.
+LONGEST_TRACING = 4
 STOPPED = "the run was stopped before it was decided"
 FAILED = "-x (--maxfail) ended the run before all was decided"
 
@@ -117,17 +119,19 @@ def traced_in(
 ) -> Pair | None:
     """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
 
-    None where there is nothing to choose from, or a process fails.
+    None where there is nothing to choose from, where a process starts too slowly, or fails.
     """
     left_s = TRACING_SHARE * (question.ends - time.monotonic())
     tests = short_enough(first.after.values(), left_s)
-    if not question.asked or len(tests) < 2:
+    if not question.asked or len(tests) < 2 or pace.overhead_s > left_s:
         return None
     question.say("counting the bytecodes of each function")
     until = time.monotonic() + pace.overhead_s + left_s
     counting = Counting(until, by_function=True, valgrind=False)
     with suppress(ReplicateFailed, OutOfTime):
-        return sample(Task(tests=tests, counting=counting, ends=question.ends))
+        # Under a tracer, a test may hang.
+        limit_s = LONGEST_TRACING * (pace.overhead_s + left_s)
+        return sample(Task(tests=tests, counting=counting, ends=question.ends, limit_s=limit_s))
     return None
 
 
