@@ -272,5 +272,5 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
         for noise in (noises[len(noises) // 2], noises[-1])
     )
-    where = f", and of noisy benchmarks below {every}" if half != every else ""
-    return f"slowdowns below {half}{where} may escape the times of this run"
+    noisiest = f", in its noisiest benchmark those below {every}" if half != every else ""
+    return f"slowdowns below {half} may escape the times of this run{noisiest}"
