@@ -35,8 +35,9 @@ from prooflops_gate.task import Counting, OutOfTime, Pair, ReplicateFailed, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
 
-# Looks at times before the first count: beside other work they decide little.
-BUSY_LOOKS, QUIET_LOOKS = 0, 2
+# Looks at times before the first count: beside other work further ones decide little, and of few
+# benchmarks counts take less time than a look.
+FEW_BUSY_LOOKS, BUSY_LOOKS, QUIET_LOOKS = 0, 1, 2
 # So many benchmarks at most are decided before the others.
 MOST_FIRST = 5
 # The share of the time that tracing may take, and the calls that a traced benchmark costs.
@@ -204,9 +205,9 @@ def timed_and_counted(
 ) -> tuple[Times, Instructions]:
     """First looks at times, the instructions of what they leave open, and further times.
 
-    Beside other work, times decide little, so counts come first; on a quiet machine times do. No
-    count shows waiting, so what counts settle has a look at times, too. A `focus` is decided in
-    this way before all benchmarks are.
+    Eight pairs of times cost less than two of counts, and no count shows waiting. So times come
+    first wherever they fit. A `focus` is decided before all benchmarks are: beside other work by
+    counts first, as these are few. What counts settle has a look at times, too.
     """
     rule = question.rule(len(first.after))
     by = question.settings.by if question.asked else TIME
@@ -221,12 +222,12 @@ def timed_and_counted(
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     counted = instructions_of(first.measured, question.settings.min_instructions, pace.start_cpu_s)
-    phases = [(focus, halfway), (first.after, question.ends)]
+    looks = (FEW_BUSY_LOOKS, BUSY_LOOKS) if is_busy(both) else (QUIET_LOOKS, QUIET_LOOKS)
+    phases = [(looks[0], focus, halfway), (looks[1], first.after, question.ends)]
     try:
-        looks = BUSY_LOOKS if is_busy(both) else QUIET_LOOKS
-        if by != TIME:
-            question.say(order_of(looks, do_times_fit=do_times_fit))
-        for names, ends in phases if focus else phases[1:]:
+        for looks, names, ends in phases if focus else phases[1:]:
+            if by != TIME:
+                question.say(order_of(looks, do_times_fit=do_times_fit))
             share_s = pace.counting_s(by, both, ends - time.monotonic())
             times.wait_at(ends - share_s, looks, names)
             exhaust(timing, sample, question.say)
@@ -248,9 +249,11 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     """Whether times or instructions decide first, and why, in words."""
     if not do_times_fit:
         return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
-    if looks == BUSY_LOOKS:
+    if looks == FEW_BUSY_LOOKS:
         return "busy machine: instructions decide first, then times"
-    return f"quiet machine: {LOOKS[looks - 1]} pairs of times decide first, then instructions"
+    machine = "quiet" if looks == QUIET_LOOKS else "busy"
+    pairs = LOOKS[looks - 1]
+    return f"{machine} machine: {pairs} pairs of times decide first, then instructions"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:
