@@ -1,63 +1,14 @@
-"""Tests that measure time run alone, after those that run side by side; each of them says so."""
+"""Each claim that measures time says so, and runs alone."""
 
 import ast
 import re
-import subprocess
-import sys
 
 import pytest
 
-from meta_tests.conftest import ROOT, child_environment
-from prooflops.suite.evidence.file import EvidenceFile
+from meta_tests.conftest import ROOT
 
 CLOCK = re.compile(r"timing\.time\(|perf_counter\(|flop_per_s\(device|timed_copy\(")
 ALONE_BY_FIXTURE = {"benchmark", "sizing", "speed"}
-FUNCTIONAL = """
-import time
-
-@pytest.mark.parametrize("n", range(3))
-def test_functional(n):
-    time.sleep(0.3)
-"""
-TIMED = """
-import time
-
-@pytest.mark.timed
-def test_marked():
-    time.sleep(0.3)
-
-def test_benchmark(benchmark):
-    benchmark.pedantic(time.sleep, args=(0.1,), rounds=3)
-"""
-
-
-def intervals(file):
-    """When each test ran."""
-    began = {row["test"].rpartition("/")[2]: row["at"] for row in file.rows("start")}
-    ended = {row["test"].rpartition("/")[2]: row["at"] for row in file.rows("end")}
-    return {test: (began[test], ended[test]) for test in ended}
-
-
-def test_timed_tests_run_alone_and_others_side_by_side(house, tmp_path):
-    house.test(TIMED, "test_claims/test_a.py")
-    house.test(FUNCTIONAL, "test_claims/test_a.py")
-    house.test(FUNCTIONAL, "test_claims/test_b.py")
-    out = tmp_path / "run.jsonl"
-    own = ["--out", str(out), "-n", "2", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, "-m", "prooflops.suite.evidence", *own],
-        cwd=house.root,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    ran = intervals(EvidenceFile(out))
-    assert len(ran) == 8
-    ends_of_others = [end for test, (_, end) in ran.items() if "functional" in test]
-    marked = ran["test_a.py::test_marked"]
-    measured = ran["test_a.py::test_benchmark"]
-    assert max(ends_of_others) <= marked[0] < marked[1] <= measured[0]
 
 
 @pytest.mark.parametrize(

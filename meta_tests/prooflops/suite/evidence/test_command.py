@@ -2,10 +2,8 @@
 
 import fcntl
 import json
-import os
 import random
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +42,7 @@ def test_short(n):
 def test_hangs():
     time.sleep(100)
 
+@pytest.mark.timed
 @pytest.mark.claim("demo.dies")
 def test_dies():
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -111,7 +110,7 @@ def story(request, tmp_path_factory):
         process.communicate()
     last = clones[1].root / "results" / "last.jsonl"
     lines = killed.lines()
-    resumed = ("--resume", str(killed.path), "--out", str(last), "-n", "0")
+    resumed = ("--resume", str(killed.path), "--out", str(last), "-n", "1")
     process = call(clones[1], *resumed, PATH="/no-git")
     output, _ = process.communicate(timeout=200)
     return Story(
@@ -142,6 +141,14 @@ def test_the_call_in_another_clone_completes_it(story):
         "test_crashes": "error",
         "test_sum": "passed",
     }
+
+
+def test_timed_tests_run_alone_after_the_others(story):
+    began = {row["test"].rpartition("::")[2]: row["at"] for row in story.file.rows("start")}
+    ended = {row["test"].rpartition("::")[2]: row["at"] for row in story.file.rows("end")}
+    alone = {"test_dies", "test_sum"}
+    ends_of_others = [at for test, at in ended.items() if test not in alone]
+    assert max(ends_of_others) <= min(began[test] for test in alone)
 
 
 def test_what_was_lost_with_its_process_has_its_stacks(story):
@@ -252,25 +259,6 @@ def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, res
     monkeypatch.setenv("PROOFLOPS_MADE", made)
     assert commands.given(["--claim", "flops"]) == repeated
     assert commands.resuming(Path("a.jsonl")).startswith(f"to resume: {resumes}")
-
-
-def test_the_printed_command_of_a_finished_run_runs_as_it_stands(tmp_path):
-    house = new_house(tmp_path / "a house")
-    house.claim("demo.holds")
-    house.test('@pytest.mark.claim("demo.holds")\ndef test_first(): ...')
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    out = str(tmp_path / "run.jsonl")
-    output, _ = call(house, "--out", out, "--device=cpu", "-n0", PATH=path).communicate()
-    command = re.search("^repeat it: (.*)", output, re.MULTILINE)[1]
-    again = subprocess.run(
-        shlex.split(command),
-        cwd=house.root,
-        env=child_environment(PATH=path),
-        capture_output=True,
-        text=True,
-    )
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.splitlines()[-2] == "1 claim: 1 holds"
 
 
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
