@@ -222,8 +222,8 @@ def timed_and_counted(
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     counted = instructions_of(first.measured, question.settings.min_instructions, pace.start_cpu_s)
-    looks = (FEW_BUSY_LOOKS, BUSY_LOOKS) if is_busy(both) else (QUIET_LOOKS, QUIET_LOOKS)
-    phases = [(looks[0], focus, halfway), (looks[1], first.after, question.ends)]
+    few, all_ = (FEW_BUSY_LOOKS, BUSY_LOOKS) if is_busy(both) else (QUIET_LOOKS, QUIET_LOOKS)
+    phases = [(few, focus, halfway), (all_, first.after, question.ends)]
     try:
         for looks, names, ends in phases if focus else phases[1:]:
             if by != TIME:
