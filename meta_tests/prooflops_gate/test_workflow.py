@@ -33,15 +33,17 @@ GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").rea
 PYTEST = "#!{python}\nimport sys, pytest\nsys.exit(pytest.main())\n"
 PIP = """#!{python}
 import os, sys
-install, path, *more = (word for word in sys.argv[1:] if word != "-q")
-assert install == "install" and more in ([], ["-e", "."], ["./prooflops"]), sys.argv
+install, path, *more = (word for word in sys.argv[1:] if word not in ("-q", "-e"))
+assert install == "install" and more in ([], ["."], ["./prooflops"]), sys.argv
 assert os.path.exists(os.path.join(path, "pyproject.toml")), sys.argv
 """
 PYTHON = """#!{python}
 import os, shutil, sys
 from pathlib import Path
-assert sys.argv[1:3] == ["-m", "venv"], sys.argv
-shutil.copytree(Path(__file__).parent, Path(sys.argv[3]) / "bin")
+if sys.argv[1:3] == ["-m", "venv"]:
+    shutil.copytree(Path(__file__).parent, Path(sys.argv[3]) / "bin")
+elif sys.argv[1:3] != ["-m", "pip"]:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 # In place of GitHub's command: keeps the comments of one pull request in a file.
 GH = """#!{python}
@@ -249,17 +251,38 @@ def steps_of(page):
             yield from re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("tutorial", "view"), [("gate", masked), ("model", str)])
-def test_each_step_of_a_tutorial_prints_what_it_shows(tutorial, view, tmp_path, runner):
+# The tests in the clone of a tutorial: a claim, and a product with a floor.
+FEW_TESTS = ("test_dtype.py", "test_matmul.py")
+# These two tests alone, and in one process, as without xdist.
+ON_HARDWARE = {
+    "ARGS": "--quick",
+    "PYTEST_ADDOPTS": "-p pytest_benchmark.plugin -k 'fp16_makes_0 or fp32-sustainable'",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPATH": "{path}/hides_xdist:{path}/start/prooflops",
+}
+
+
+@pytest.mark.parametrize(
+    ("tutorial", "view", "variables"),
+    [("gate", masked, {}), ("model", str, {}), ("hardware", str, ON_HARDWARE)],
+)
+def test_each_step_of_a_tutorial_prints_what_it_shows(tutorial, view, variables, tmp_path, runner):
     # The first command of a tutorial clones this.
     source = tmp_path / "start" / "URL"
-    left_out = shutil.ignore_patterns(".*", "meta_tests", "results", "reports", "site")
+    left_out = shutil.ignore_patterns(".*", "meta_tests", "*.jsonl", "*.html", "reports", "site")
     shutil.copytree(ROOT, source, ignore=left_out)
+    for file in source.glob("*/test_*.py"):
+        if file.name not in FEW_TESTS:
+            file.unlink()
     run_git(source, "init", "-q")
     commit_all(source)
     for role in ("AUTHOR", "COMMITTER"):
         runner |= {f"GIT_{role}_NAME": "ada", f"GIT_{role}_EMAIL": "ada"}
     runner["PYTEST_ADDOPTS"] += " -p pytest_benchmark.plugin -o gate_by=time"
+    (tmp_path / "hides_xdist").mkdir()
+    hides = "import sys\nsys.modules['xdist'] = None\n"
+    (tmp_path / "hides_xdist" / "sitecustomize.py").write_text(hides)
+    runner |= {name: text.format(path=tmp_path) for name, text in variables.items()}
     page = (ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")
     commands, shown = zip(*steps_of(page), strict=True)
     marked = "".join(f"{each}\necho {MARK!r}\n" for each in commands)

@@ -42,7 +42,7 @@ RESULTS = ROOT / "results"
 RUNS = ROOT / ".prooflops" / "runs"
 # The newest files of runs are kept, in which --resume looks for an unfinished one.
 KEPT_RUNS = 10
-# The last seconds of a slice are for the page and for bringing the file home.
+# The last seconds of a slice are for writing the page and copying the file.
 MARGIN_S = 90.0
 # The processes of a killed run end within this time.
 LOCK_S = 10.0
@@ -58,7 +58,7 @@ MOST_WORKERS = 8
 LARGEST_WORKER_BYTES = 2 * 2**30
 # Given "--report /folder", pytest looks for conftest.py in that folder, so plugins are named.
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "prooflops.plugin")
-# What pytest does itself, without running tests in this process or in its own way.
+# With these options pytest runs no tests, or runs them in its own way.
 LEFT_TO_PYTEST = (
     "--claims", "--collect-only", "--co", "--version", "-V", "--fixtures",
     "--markers", "--model", "--last-failed", "--lf", "--pdb", "--trace",
@@ -116,7 +116,9 @@ def parser() -> argparse.ArgumentParser:
         help="resume this run (default: the newest unfinished one); --out names a new file",
     )
     made.add_argument(
-        "--minutes", type=float, help="longest time of this call; the last 1.5 start no test"
+        "--minutes",
+        type=float,
+        help="longest time of this call; no test starts in the last 1.5 minutes",
     )
     made.add_argument(
         "--timeout",
@@ -133,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
         "--check",
         type=Path,
         metavar="FILE",
-        help="only say whether the gallery takes this file, a whole run by today's method",
+        help="only say whether the gallery accepts this file: a whole run by the current method",
     )
     return made
 
@@ -151,7 +153,7 @@ def check(path: Path) -> int:
 
 
 def is_left_to_pytest(words: Sequence[str]) -> bool:
-    """Whether these arguments ask pytest for something else than running tests here."""
+    """True if these arguments request something else of pytest than running tests here."""
     names = [word.partition("=")[0] for word in words]
     gated = any(name.startswith("--gate") for name in names)
     is_of_job = {*VARIABLES} <= {*os.environ}
@@ -256,8 +258,8 @@ def copy_lines(resumed: EvidenceFile, file: EvidenceFile) -> None:
     """
     if file.plan and machine_of(file.plan) != machine_of(resumed.plan):
         raise Refused(
-            f"{file.path} is a run of {machine_of(file.plan)}, and {resumed.path} one of "
-            f"{machine_of(resumed.plan)}: name another --out"
+            f"{file.path} is a run of {machine_of(file.plan)}, but {resumed.path} is a run "
+            f"of {machine_of(resumed.plan)}: name another --out"
         )
     known = {*file.lines()}
     file.append_lines([line for line in resumed.lines() if line not in known])
@@ -327,6 +329,8 @@ def run(
     write_pages(file)
     if file.remaining():
         print(file.partial, commands.resuming(file.path), sep="\n", flush=True)
+    elif options.minutes:
+        print(f"complete: {file.path}", flush=True)
     return code
 
 

@@ -25,10 +25,9 @@ Each row is one run of the suite on one machine. Columns of dtypes have the rate
 matrix product in TFLOP/s (int8: TOP/s), with its share of the dense peak. The memory column has the
 fastest stream in GB/s. The last column has the best training step of a transformer.
 
-**Send yours.** Run `make evidence` until it says that nothing is left. Open a pull request with the
-one new file, `results/NAME.jsonl`. `python -m prooflops.suite.evidence --check results/NAME.jsonl`
-says whether the gallery accepts it. Its page and its row follow from the file by
-`make evidence ARGS=--index`.
+**Send yours.** Run `make evidence` until it prints `complete:` and a path. Open a pull request with
+this one file, `results/NAME.jsonl`. `python -m prooflops.suite.evidence --check results/NAME.jsonl`
+says whether the gallery accepts it. `make evidence ARGS=--index` writes its page and its row.
 """
 Run = tuple[EvidenceFile, RunReport]
 
@@ -41,7 +40,7 @@ def write_gallery(folder: Path) -> None:
 
 
 def gallery(runs: Sequence[Run]) -> str:
-    """The text of the gallery: runs that it takes, and those that it lists apart."""
+    """The text of the gallery: accepted runs, then the runs that it lists apart."""
     taken = [run for run in runs if not why_refused(*run)]
     apart = [run for run in runs if why_refused(*run)]
     text = f"{HEAD}\n{table(taken)}"
