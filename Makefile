@@ -14,7 +14,7 @@
 PYTHON ?= $(or $(shell command -v python3 || command -v python),python3)
 ARGS ?=
 
-# Here and not in pytest.ini: a new torch release must not redden the run of someone who validates a machine.
+# Here and not in pytest.ini: a new torch release must not fail the run of someone who validates a machine.
 STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
 
 AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Python 3.10 or later, but " \

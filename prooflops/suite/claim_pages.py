@@ -32,16 +32,16 @@ GENERATED = "<!-- Written by python -m prooflops.suite.claim_pages from test_cla
 # The page of the documents that support a claim and have no page of their own.
 DOCUMENTS = "documents"
 INDEX = """
-Each claim is stated once, as it circulates, with a verdict and the tests that settle it:
+Each claim is listed once, as commonly stated, with a verdict and the tests that settle it:
 
 - **holds**, or **holds if** the condition beside it is met;
-- **corrected**: it is wrong as commonly stated, or a slip of one account, and the true statement
-  stands beside it;
+- **corrected**: it is wrong as commonly stated, or a slip of one source; the true statement
+  follows;
 - *on record*: it is a sourced fact that no machine can settle.
 
 Start with [common claims that are wrong, corrected](corrected.md). `pytest --claims=WORD` searches
 all claims in the terminal, and `pytest --claim=ID` runs the tests of one.
-[depth.md](depth.md) says how deeply they test.
+[depth.md](depth.md) says how deeply the claims are tested.
 [The lecture's code](../reference/lecture-code.md) has a verdict for each block.
 """
 CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
@@ -109,7 +109,7 @@ def pages(registry: Registry, tests: Mapping[str, Tests]) -> dict[str, list[str]
 
 def index(registry: Registry) -> Iterator[str]:
     yield from ("# All claims", INDEX)
-    yield from ("These pages list the claims in the order of each account of the lecture:", "")
+    yield from ("These pages list the claims in the order of each source of the lecture:", "")
     for key in registry.accounts:
         title = markdown_text(registry.sources[key].title)
         number = len({claim.id for claim, _ in claims_citing(registry, key)})
