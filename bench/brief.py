@@ -17,7 +17,7 @@ from bench.freed_memory import new_pages
 from bench.rounds import Pace
 from bench.timing import CallTimer, Result, Rounds, TimedCall
 
-# Where small blocks end up beside a large one, glibc finds no room for the next of its size, a few
+# If small blocks end up beside a large one, glibc finds no room for the next of its size, a few
 # times: three rounds of a layer norm with new pages each made 29 % of noise. A call of LONG_S has
 # many blocks, and is not repeated.
 MOST_FIRST_CALLS, FEW_PAGES, LONG_S = 6, 16, 0.25
@@ -80,7 +80,7 @@ class BriefSchedule:
     def rounds(
         self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool
     ) -> Rounds:
-        """As many rounds as fit into the requested seconds."""
+        """The number of rounds that fit into the requested seconds."""
         fitting = int(self.asked.seconds / (calls * call_s + timer.preparation_s(call)))
         number = max(self.asked.least_rounds, min(fitting, self.pace.most_rounds))
         return Rounds(call_s, number, number)

@@ -20,7 +20,7 @@ LEAST_DEVICE_FLUSH_BYTES = 256 * 2**20
 LEAST_HIP_FLUSH_BYTES = 512 * 2**20
 # Assumed of a CPU whose caches nobody names.
 UNKNOWN_CACHE_BYTES = 64 * 2**20
-# In a container the size the system names may be that of the whole host: a flush may cost no more
+# In a container the system may name the cache size of the whole host: a flush may cost no more
 # than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
 LARGEST_SHARE_OF_MEMORY = 1 / 16
@@ -29,7 +29,7 @@ LARGEST_SHARE_OF_MEMORY = 1 / 16
 class Caches(Protocol):
     """The device's caches as the fixture `caches` has them, see `prooflops.machine.caches`."""
 
-    # Bytes by level: those that all of the device's work can use, and those of one core.
+    # Bytes by level: shared by all cores, and of one core.
     levels: Mapping[str, int]
     core_levels: Mapping[str, int]
     cores: int
@@ -105,7 +105,7 @@ class Flush:
 # Read on a CPU whose second level nobody names.
 CHECKED_BYTES = 256 * 2**10
 CHECKED_PAIRS = 15
-# How many times longer the read takes from memory at least. A CPU's second level is several times
+# A read from memory takes at least this many times longer. A CPU's second level is several times
 # as fast as that, and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
 LEAST_RATIO = {"cpu": 1.5}
 LEAST_RATIO_OF_OTHERS = 1.05

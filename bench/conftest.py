@@ -20,7 +20,7 @@ from bench.streams import Bandwidths, Size, memory_size
 from bench.timing import CallTimer, Schedule
 from prooflops import timing
 
-# A stated peak above this multiple of the bound is not that of dense products: with sparsity,
+# A stated peak above this multiple of the bound is no dense peak: with sparsity,
 # vendors state twice as much, while the highest clock is a few percent above the nominal one.
 LARGEST_MULTIPLE_OF_BOUND = 1.5
 
@@ -49,8 +49,8 @@ def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float 
         __tracebackhide__ = True
         peak, bound = peak_flop_per_s(dtype), bound_flop_per_s(dtype)
         assert peak is None or bound is None or peak <= LARGEST_MULTIPLE_OF_BOUND * bound, (
-            f"a peak of {peak:.4g} FLOP/s in {dtype}, but its units do at most {bound:.4g}: is it "
-            f"the sparse one?"
+            f"the dense peak of {dtype} should be at most {bound:.4g} FLOP/s, which the units do, "
+            f"but is {peak:.4g}: is it the sparse peak?"
         )
         return peak
 
@@ -59,7 +59,7 @@ def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float 
 
 @pytest.fixture(scope="session")
 def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
-    """The best rates of this machine per dtype, measured when first asked for."""
+    """The best rates of this machine per dtype, measured at the first use."""
     progress = progress_of("ceilings")
     return Ceilings(device, PACES[pace], progress, sizing.room_bytes, clock_share)
 

@@ -21,7 +21,7 @@ from prooflops.precision import Float32Products
 # A card cools meanwhile, and other work ends.
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}
 ROUNDS_AGAIN = 15
-# Untimed calls, until the clock of an accelerator is that of steady work.
+# Untimed calls, until the clock of an accelerator is steady.
 AGAIN_S = 1.0
 # The field of a record that holds a rate of this unit.
 RATES = {"FLOP/s": "flop_per_s", "OP/s": "op_per_s", "B/s": "bytes_per_s"}
@@ -43,7 +43,7 @@ class Figure:
     nominal: float | None
     # The share of what all units do at the clock that ran.
     at_clock: float | None = None
-    # Whether the row's own figure fell short, and this one is of a second measurement.
+    # True if the row's own figure fell short, and this one is of a second measurement.
     again: bool = False
 
     @property
@@ -99,8 +99,8 @@ class Delivery:
     ) -> None:
         """Asserts the floor of `figure`: `amount` over `seconds` (as measured), or the time.
 
-        A figure has one floor and is asked for it in one row. `function` is measured once more
-        where the figure falls short, after a pause; None where ranks would not do so alike.
+        A figure has one floor, and one row compares the two. If the figure falls short, `function`
+        is measured once more after a pause; None where ranks would not do so alike.
         `ceiling`: the rate of this run's best product, for a floor that is a share of it.
         Raises BelowFloor if the figure falls short twice.
         """

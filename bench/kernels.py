@@ -104,7 +104,7 @@ def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
 
 
 def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
-    """x/√2, erf, +1, ·x, ·½: five kernels, each of which reads and writes memory.
+    """x/√2, erf, +1, ·x, ·½: five kernels, and each reads and writes memory.
 
     The fourth reads two arrays. Together they move 11 elements for each of x, the fused kernel 2.
     """

@@ -1,4 +1,4 @@
-"""The cost of launching: whether a function's time is that of its kernels or of their launch."""
+"""The cost of launching: does a function spend its time in its kernels or on their launch?"""
 
 from __future__ import annotations
 

@@ -185,7 +185,8 @@ class Measure:
             pytest.skip("pytest-benchmark is switched off in this run")
         seconds = float(self.benchmark.stats["median"])
         assert seconds > 0, (
-            f"the median time is {seconds} s, but should be positive: was the device waited for?"
+            f"the median time is {seconds} s, but should be positive: does the benchmark wait for "
+            "the device?"
         )
         self._record_rounds(seconds, rounds)
         if operators is not None and setup is None and not self.brief:
@@ -250,7 +251,7 @@ class Measure:
     ) -> None:
         """Measures a product, see `work`, and records its share of the vendor's peak.
 
-        Its share of this machine's ceiling in the same regime is recorded too, but for one of its
+        Its share of this machine's ceiling in the same regime is recorded too, except one of its
         `own_kind`.
 
         A process of the gate compares times alone.

@@ -191,7 +191,7 @@ class TransformerNet(nn.Module):
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the tensor has values.
+    """True if the tensor has values.
 
     Meta and fake tensors have none: the storage of both is on the meta device.
     """

@@ -1,4 +1,4 @@
-"""Which numbers products preserve: subnormal ones, and the bits of a fraction.
+"""The numbers that products preserve: subnormal ones, and the bits of a fraction.
 
 Every number is a power of two, or 1 and a single further bit, so rounding explains no inexact
 result.
@@ -29,7 +29,7 @@ COLUMNS = 64
 
 
 def may_flush(dtype: str, device: torch.device) -> bool:
-    """Whether 0 is a legal outcome for a subnormal number, by what the format or the unit promises.
+    """True if 0 is a legal outcome for a subnormal number, by what the format or the unit promises.
 
     IEEE 754 keeps subnormals in fp64, fp32 and fp16, OCP's specifications in fp8 and fp4. No
     standard requires it for bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
@@ -52,7 +52,7 @@ def powers(low: float, high: float) -> Tensor:
 def subnormals(
     what: str, got: Tensor, exact: Tensor, least_normal: float, zero_is_legal: bool
 ) -> str:
-    """Whether columns have the numbers below `least_normal`, "kept", or 0 for all, "flushed".
+    """Returns "kept" if columns have the numbers below `least_normal`, "flushed" if all are 0.
 
     Raises AssertionError for anything else, and for flushed numbers where that is not legal.
     """

@@ -102,7 +102,7 @@ class Product:
 
 
 def lies_by_columns(dtype: str, device: torch.device) -> bool:
-    """Whether the second operand is transposed in memory, as NVIDIA's int8 and fp8 kernels want.
+    """True if the second operand is transposed in memory, as NVIDIA's int8 and fp8 kernels want.
 
     Elsewhere it lies by rows.
     """

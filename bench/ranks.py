@@ -64,7 +64,7 @@ def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
 
 
 def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
-    """The ranks whose own work takes longer than that of the others.
+    """The ranks whose own work takes longer than the others' work.
 
     `own_s[rank][round]` are seconds. A rank straggles if both hold: the median of its rounds
     exceeds 1.25 times the median of the others' medians, and three quarters of its rounds exceed
@@ -150,11 +150,11 @@ class Ranks:
             ) from error
 
     def publish_failure(self, text: str) -> None:
-        """Publishes why this rank failed, for those that wait for it."""
+        """Publishes why this rank failed, for the ranks that wait for it."""
         self._store.set(f"failed/{self.rank}", text)
 
     def failures(self) -> dict[int, str]:
-        """Which other ranks failed alone, and why."""
+        """The other ranks that failed alone, and why."""
         return {
             rank: self._store.get(f"failed/{rank}").decode()
             for rank in range(self.size)

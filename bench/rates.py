@@ -38,9 +38,8 @@ def judged(
     ):
         rate = amount / seconds
         assert bound is None or rate <= bound, (
-            f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the "
-            f"{wrong} or the clock are "
-            "wrong"
+            f"{what}: measured {rate:.4g} {unit}, but the units do at most {bound:.4g}: the "
+            f"declared {wrong} or the clock are wrong"
         )
         rates |= {figure: rate} if amount else {}
     return rates

@@ -86,7 +86,7 @@ PACES = {
 
 
 def is_flat(rounds_s: Sequence[float]) -> bool:
-    """Whether the medians of the last two thirds of the rounds differ by at most 2 %.
+    """True if the medians of the last two thirds of the rounds differ by at most 2 %.
 
     >>> is_flat([9, 8, 7, 6, 5, 4, 3, 2, 1]), is_flat([9, 8, 7, 1, 1, 1, 1, 1, 1]), is_flat([1] * 8)
     (False, True, False)

@@ -212,7 +212,7 @@ class Stream:
         return {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[self.kernel]
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError if the result is not that of fp64, but for rounding.
+        """Raises AssertionError if the result differs from fp64's by more than rounding.
 
         Long arrays are checked in 64 windows. Every product and sum may round once: copy never,
         scale and add once, triad twice.
@@ -319,7 +319,7 @@ class Bandwidths:
 
     @property
     def measured(self) -> dict[float, float]:
-        """Bytes per second by read share; those missing are measured when first asked for."""
+        """Bytes per second by read share; missing ones are measured at the first use."""
         missing = [kernel for kernel in STREAMS if kernel not in self._kernels]
         if missing:
             arrays = Arrays(self.size.elements, self.device)

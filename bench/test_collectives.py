@@ -36,7 +36,7 @@ SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * 
 MOST_BYTES = {"cpu": {"quick": 4 * MIB, "default": 16 * MIB, "thorough": 64 * MIB}}
 # The size whose bus bandwidth is held against the floor.
 FLOOR_SIZE = 1024 * MIB
-# Arrays of a collective's size on a card: its own, source, target, result, and those that check it.
+# Arrays of a collective's size on a card: its own, source, target, result, and four that check it.
 HELD = 8
 QUICK_SIZES = (4 * KIB, 4 * MIB, 256 * MIB)
 BLOCK = 1_000_003
@@ -122,8 +122,8 @@ def assert_waited(
             break
     with ranks.together("the clock"):
         assert seconds >= LEAST_WAITED_SHARE * least, (
-            f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it "
-            f"waited for?"
+            f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: does the "
+            "benchmark wait for the device?"
         )
 
 
@@ -348,7 +348,7 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 def check_gradients(training: Training, shape: RankWork, ranks: Ranks) -> None:
-    """The gradient of a step on all ranks is that of one step on all of their batches."""
+    """A step on all ranks has the gradient of one step on all of their batches."""
     training.optimizer.zero_grad()
     training.backward()
     got = gradients(training.model)
@@ -373,7 +373,7 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     check_gradients(training, shape, ranks)
     seconds = timed(training.step)
     single.step()
-    # As many times alone as at once; the first call of each is not timed.
+    # The same number of rounds alone and at once; the first call of each is not timed.
     rounds = ranks.decide(max(FEWEST_ARRIVALS, min(ARRIVALS, int(PACES[pace].measure_s / seconds))))
     alone_s = ranks.alone(single.step, rounds)
     arrivals = ranks.arrivals(single.step, rounds)

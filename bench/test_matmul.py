@@ -21,7 +21,7 @@ from prooflops.precision import Float32Products
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
-# How a product was called on CUDA: torch's default. `test_fast_accumulation` has the other way.
+# The option of a product on CUDA: torch's default. `test_fast_accumulation` has the other value.
 LABELS = {"fp8_e4m3": "use_fast_accum off"}
 # The side whose rate is held against the floor of fp8 with use_fast_accum.
 FAST_SIDE = 8192

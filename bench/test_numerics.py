@@ -53,7 +53,7 @@ def share_flushed(form: Format, size: Tensor, back: Tensor) -> float:
 
 
 def share_overflowed(form: Format, size: Tensor, back: Tensor) -> float:
-    """The share of values beyond the largest number, none of which a cast made smaller ones."""
+    """The share of values beyond the largest number; asserts that no cast made one smaller."""
     __tracebackhide__ = True
     over = size > overflow_threshold(form)
     # Infinity, the largest number or NaN: which of them is the policy of the format and of this

@@ -25,7 +25,7 @@ from bench.kernels import KERNELS, Kernel, bound_of
 from bench.streams import Bandwidths, assert_bytes, operand_elements, wanted_multiple
 from prooflops import counted
 
-# Softmax and layer norm work on so many elements at a time.
+# The length of a row in softmax and layer norm.
 ROW = 1024
 BATCHES = (1, 4, 16, 64, 256, 1024)
 PRODUCT_DTYPES = ("fp32", "bf16")
@@ -49,7 +49,7 @@ def weights(device) -> Iterator[dict[str, products.Product]]:
 
 @pytest.fixture(scope="module")
 def rows(device, pace, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random rows, and as many to write into."""
+    """Random rows, and equal ones to write into."""
     # Measured before, while their arrays have the room; the gate does not need them.
     assert gate_replicate or bandwidths.measured
     shape = (operand_elements(device, pace, bandwidths.size) // ROW, ROW)

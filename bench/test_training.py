@@ -34,7 +34,7 @@ LEAST_FALL = 0.01
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
 PAIRS = {"quick": 3, "default": 7, "thorough": 31}
 MICRO_BATCHES = 4
-# Difference of a micro-batched gradient from that of the whole batch: fp32, a thousand terms.
+# Difference between the gradients of micro-batches and of the whole batch: fp32, a thousand terms.
 ACCUMULATED_TOLERANCE = 1e-4
 # The recipe that most train in; each takes some 20 s to compile on a GPU.
 COMPILED_BY_DEFAULT = "bf16"
@@ -71,7 +71,7 @@ def counted_work(step: Step, expected_flops: int) -> Work:
     with counted.flops() as count:
         step()
     assert count.step.hardware == expected_flops, (
-        f"the formula says {expected_flops} FLOPs a step, but {count.step.hardware} were counted"
+        f"the formula says {expected_flops} FLOPs per step, but {count.step.hardware} were counted"
     )
     return Work(expected_flops, count.moved_bytes)
 
@@ -166,7 +166,7 @@ def test_step(
 
 
 def is_compiled(recipe: str, device: torch.device, pace: str) -> bool:
-    """Whether a compiled step fits the time of this pace."""
+    """True if a compiled step fits the time of this pace."""
     if pace == "thorough":
         return True
     return pace == "default" and device.type != "cpu" and recipe == COMPILED_BY_DEFAULT
@@ -322,7 +322,7 @@ def predicted_held_bytes(step: Step) -> int:
 
 
 def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """The time of one step over that of another, as the median over pairs.
+    """The ratio of two steps' times, as the median over pairs.
 
     The order within the pairs alternates.
     """

@@ -32,7 +32,7 @@ def measured_copy(case: Transfer, device: torch.device, measure: Measure, **decl
         timing.synchronise(device)
         case.check(got)
 
-    # New memory may be that of an earlier copy, and hold the right numbers already.
+    # New memory may come from an earlier copy, and hold the right numbers already.
     case.target.normal_()
     # Read at one end, written at the other.
     assert_bytes(case.work, case.run, uncounted=case.work.bytes)
@@ -52,7 +52,7 @@ def test_copy(direction, pinned, blocking, device, pace, measure, delivery):
 
 
 def test_peer(device, pace, measure, delivery):
-    """A copy from the memory of this card to that of the next one. Unrun."""
+    """A copy from this card's memory to the next card's. Unrun."""
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         pytest.skip("needs a second card")
     source = torch.randn(FP32_ELEMENTS[pace], device=device)
@@ -72,7 +72,7 @@ def test_many_small(direction, device, pace, measure):
     many_s = measured_copy(
         in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS
     )
-    # What each copy takes beyond its bytes.
+    # The overhead of each copy beyond its bytes.
     beyond_bytes_s = (many_s - one_s) / (PARTS - 1)
     measure.declare(one_copy_s=one_s, copy_overhead_s=beyond_bytes_s, slower=many_s / one_s)
 

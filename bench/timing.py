@@ -58,7 +58,7 @@ class TimedCall:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a round is one call: pytest-benchmark allows no other with a set-up."""
+        """True if a round is one call: pytest-benchmark allows no other with a set-up."""
         return self.setup is not None or self.flush is not None
 
     def prepare(self) -> None:
@@ -127,8 +127,8 @@ class CallTimer:
                 break
         if best < LEAST_WAITED_SHARE:
             raise NotWaitedFor(
-                f"the clock saw {best:.0%} of the time from an idle device to an idle device, "
-                "but should see most of it: was the device waited for?"
+                f"the clock saw only {best:.0%} of the time from an idle device to an idle device: "
+                "does the benchmark wait for the device?"
             )
         return max(fastest, 1e-9), best
 

@@ -23,7 +23,7 @@ from prooflops.precision import Float32Products
 # `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see
 # `prooflops.suite.sizing`.
 Fitting = Callable[[int, Callable[[int], float], int], int]
-# As many micro-batches are made of a batch.
+# A batch is split into this many micro-batches.
 LEAST_BATCH = 4
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -165,7 +165,7 @@ class Step:
         return loss
 
     def forward(self, data: Tensor, targets: Tensor) -> Tensor:
-        """The loss of one micro-batch, as a share of that of the batch."""
+        """The loss of one micro-batch, as a share of the batch's loss."""
         with self._precision():
             out = self.net(data)
             if targets.is_floating_point():

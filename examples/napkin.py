@@ -38,8 +38,8 @@ def lines() -> list[str]:
     days = planning.training_s(flops, COUNT, peak, MFU) / 86_400
     return [
         f"parameters          {parameters / 1e9:.2f} billion",
-        f"FLOPs a step        {step.model:.3g}, by 6ND {rule:.3g}, {rule / step.model - 1:+.1%}",
-        f"weights and state   {state.total / 2**30:.1f} GiB: {per_parameter:.0f} bytes a parameter",
+        f"FLOPs per step      {step.model:.3g}, by 6ND {rule:.3g}, {rule / step.model - 1:+.1%}",
+        f"weights and state   {state.total / 2**30:.1f} GiB: {per_parameter:.0f} B per parameter",
         f"activations         {kept / 2**30:.1f} GiB at batch {BATCH} of {SEQUENCE}",
         f"training            {days:.1f} days on {COUNT} x {DEVICE} at an MFU of {MFU:.0%}",
         f"price               {planning.training_cost(days, COUNT, USD_PER_HOUR):,.0f} USD",

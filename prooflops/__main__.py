@@ -71,7 +71,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser, and that of each command."""
+    """The main parser, and the parser of each command."""
     parser = argparse.ArgumentParser(
         prog="python -m prooflops",
         description=DESCRIPTION,
@@ -105,7 +105,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     known = f"{', '.join(KNOWN)}, {', '.join(presets())}"
     add("model", help=f"{known}; or a config.json, its folder, or a name that transformers finds")
-    ignored = "accept this key of the config, which must not change a size; repeatable"
+    ignored = "ignore this key of the config, which must not change a size; repeatable"
     add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
     usual = f"{USUAL_DEVICE}; of fits: {', '.join(CARDS)}"
     add("--device", help=f"a card by its usual name, such as 'A100-SXM4-80GB' (default: {usual})")
@@ -252,7 +252,7 @@ def run(
 
 
 def streams(sequence: int) -> Lengths:
-    """A sequence of so many tokens; an encoder is given as many as the decoder."""
+    """A sequence of this length, for the decoder and for an encoder."""
     return {"source": sequence, "tokens": sequence}
 
 
@@ -290,7 +290,7 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
 
 
 def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device: Any) -> Lines:
-    """Whether state and activations fit on a device, and else the cheapest change that suffices."""
+    """The lines `fits` of state and activations, and `fits with` the cheapest sufficient change."""
     usable, devices = usable_bytes(device), options.devices
     if usable is None:
         shown = f"unknown: the memory of {device.label} is not on record as one size"
@@ -321,9 +321,9 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
     figures["fits"] = found is as_it_is
     figures["fits_with"] = None if found is None else vars(found)
     held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
-    what = f"state and {number_of(batch, 'sequence')} need at least {held} of {offered}"
+    what = f"state and {number_of(batch, 'sequence')} need at least {held}"
     verdict = "yes by formula" if found is as_it_is else "no"
-    yield "fits", f"{verdict}: {what} on one {device.label}", figures
+    yield "fits", f"{verdict}: {what}, one {device.label} offers {offered}", figures
     if found is None:
         yield "fits with", f"no change up to {MOST_DEVICES:,} devices", {}
     elif found is not as_it_is:
@@ -407,7 +407,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs a command; 2 where an option is not valid."""
     options = arguments(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What is printed has characters that a terminal without UTF-8 lacks.
+        # The output has characters that a terminal without UTF-8 lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if options.command == "report":

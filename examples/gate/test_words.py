@@ -1,4 +1,4 @@
-"""How long the words of a text take."""
+"""Times the words of a text."""
 
 from typing import Any
 

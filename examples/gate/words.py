@@ -1,4 +1,4 @@
-"""What a reader does with the words of a text."""
+"""The words of a text."""
 
 
 def unique(words: list[str]) -> list[str]:

@@ -93,7 +93,7 @@ def casting(change):
     LATE_COPY,
     OVERLAP,
     instead_of="prooflops.timing.clock",
-    saying="was the device waited for\\?",
+    saying="does the benchmark wait for the device\\?",
 )
 def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
     return lambda: time.perf_counter()
@@ -104,7 +104,7 @@ def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
     CEILING,
     STEP,
     instead_of="prooflops.machine.device.peak_flop_per_s",
-    saying="is it the sparse one",
+    saying="is it the sparse peak",
 )
 def the_peak_is_that_of_sparse_products(dense, *arguments):
     peak = dense(*arguments)

@@ -75,7 +75,7 @@ def decoder_of(content: Mapping[str, Any]) -> Parts:
     """The decoder of checked values. Raises UnreadError for what the formulas do not read."""
     if "text_config" in content:
         raise UnreadError(
-            f"config is that of a model of more than text, {content.get('model_type')!r}; "
+            f"config describes a model of more than text, {content.get('model_type')!r}; "
             "text_only=True reads its text_config, the part that handles text, alone"
         )
     keys = Config(content)

@@ -57,7 +57,7 @@ class Conditions(dict[str, Any]):
 
     @property
     def fastest_counts(self) -> bool:
-        """Whether the fastest round says what a CPU can do, by the gate's rule.
+        """True if the fastest round says what a CPU can do, by the gate's rule.
 
         No other work competed, and the core ran at full speed before and after some round.
         """
@@ -161,7 +161,7 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reasons_of(seen: Mapping[str, Any]) -> list[str]:
-    """The reasons why the clock was not higher, without those that somebody requested.
+    """The reasons why the clock was not higher, without requested ones.
 
     They come from the samples, or in a record without samples from both ends. The names of totals
     that grew are added.
@@ -177,7 +177,7 @@ def reasons_of(seen: Mapping[str, Any]) -> list[str]:
 
 
 def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether a GPU's clock fell or is unknown, and the clock beside the highest in words."""
+    """True if a GPU's clock fell or is unknown; and the clock beside the highest in words."""
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     highest = before.get("highest_clock_mhz")
     clocks = [moment.get("clock_mhz") for moment in ((during,) if during else (before, after))]

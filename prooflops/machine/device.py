@@ -173,7 +173,7 @@ def name(device: torch.device) -> str:
     return cpu.name()
 
 
-# The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo
+# The features of a CPU that decide its rates: torch's name for each, and the name in /proc/cpuinfo
 # where it is another.
 TELLING = {
     **dict.fromkeys(
@@ -427,7 +427,7 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> float | None:
     """The FLOP/s of all units at a clock; None if the peak table or the CPU's features tell none.
 
-    132 SMs of an H200 make 4096 FLOPs a clock in bf16: 838 TFLOP/s at 1.55 GHz. For a CPU, the
+    132 SMs of an H200 make 4096 FLOPs per clock in bf16: 838 TFLOP/s at 1.55 GHz. For a CPU, the
     cores that torch uses count, by the FLOPs per cycle of their widest units.
     """
     if device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Which CPU this is, and under which hypervisor, where its name tells neither."""
+"""Identifies the CPU and its hypervisor where the CPU's name tells neither."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def hypervisor() -> str | None:
 
 
 def described(facts: Mapping[str, Any]) -> list[str]:
-    """The properties of a CPU in a fingerprint, besides its name.
+    """The properties of a CPU in a fingerprint, without its name.
 
     >>> described({"microarchitecture": "Sapphire Rapids", "cores": 2, "hypervisor": "KVM"})
     ['Sapphire Rapids', '2 virtual cores (KVM)']

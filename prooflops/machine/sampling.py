@@ -50,7 +50,7 @@ class Sampler:
         self._moments = []
 
     def stop(self) -> dict[str, Any]:
-        """The samples in summary, of which there is one at least; empty without a reader."""
+        """A summary of the samples, at least one; empty without a reader."""
         if self._read is None:
             return {}
         if not self._moments:

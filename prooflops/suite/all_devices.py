@@ -140,7 +140,7 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
 
     Returns 1 if a card's run failed.
     """
-    # What competes for the cores competes with all cards.
+    # Work that competes for the cores competes with all cards.
     nodes = [
         replace(NodeRun.of(run.record, contended=True), node=run.card) for run in runs if run.record
     ]

@@ -26,7 +26,7 @@ def claims_of(item: pytest.Item) -> list[str]:
 
 
 def runs_alone(item: pytest.Item) -> bool:
-    """Whether a test needs the machine for itself: by its fixtures, or by the marker `timed`."""
+    """True if a test needs the machine for itself: by its fixtures, or by the marker `timed`."""
     fixtures = NEEDS_THE_MACHINE.intersection(getattr(item, "fixturenames", ()))
     return bool(fixtures) or item.get_closest_marker("timed") is not None
 
@@ -63,7 +63,7 @@ def check_claims_have_tests(
 
 
 def names_no_claim(file: Path, claims: Iterable[str]) -> bool:
-    """Whether this test file quotes none of these claim ids."""
+    """True if this test file quotes none of these claim ids."""
     if not (file.name.startswith("test_") and file.suffix == ".py"):
         return False
     text = file.read_text(encoding="utf-8")

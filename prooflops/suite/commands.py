@@ -59,7 +59,7 @@ def given(arguments: Sequence[str]) -> str:
 
 
 def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> str:
-    """The command that began a run, with its options, but for these tests instead of its own.
+    """The command that began a run, with its options, except these tests instead of its own.
 
     >>> print(of_tests("make evidence", ["--floor", "fp32=0.9", "bench"], ["bench/a.py::a[b]"]))
     make validate ARGS="--floor fp32=0.9 'bench/a.py::a[b]'"

@@ -73,7 +73,7 @@ def task_of(config: pytest.Config) -> dict[str, Any]:
 
 
 def is_lost(session: pytest.Session) -> bool:
-    """Whether the device of this process is of no more use."""
+    """True if the device of this process is no longer usable."""
     return str(session.shouldfail or "").startswith(LOST)
 
 

@@ -26,7 +26,7 @@ def crash_of(error: BaseException) -> str:
     parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     if _is_flaky(error):
         found = _joined(map(one_line, parts or (error,)))
-        return f"failed once, and not again with the same input: {found}"
+        return f"failed once, and passed when repeated with the same input: {found}"
     if parts:
         crashes = [crash_of(part) for part in parts]
         return _joined(crashes) if all(crashes) else ""
@@ -37,14 +37,14 @@ def fault_of(error: BaseException) -> str:
     """The likely culprit of a crash, by its type and the package in which it was raised.
 
     >>> fault_of(MemoryError()), fault_of(ModuleNotFoundError("triton"))
-    ('too little free memory', 'a package that is absent or does not fit')
+    ('too little free memory', 'a missing or incompatible package')
     """
     if parts := getattr(error, "exceptions", ()):
         return _joined(map(fault_of, parts))
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "too little free memory"
     if isinstance(error, ImportError):
-        return "a package that is absent or does not fit"
+        return "a missing or incompatible package"
     package = _module_of(error).partition(".")[0]
     if package in OURS or package.startswith("test_") or not package:
         return "this suite"
@@ -64,7 +64,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _is_of_torch(error: BaseException) -> bool:
-    """Whether an assertion inside torch failed, such as "Torch not compiled with CUDA enabled"."""
+    """True if an assertion inside torch failed, such as "Torch not compiled with CUDA enabled"."""
     module = _module_of(error)
     ours = module.startswith("torch.testing") or isinstance(error, GradcheckError)
     return module.partition(".")[0] == "torch" and not ours

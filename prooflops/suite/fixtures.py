@@ -72,7 +72,7 @@ def sizing(device: torch.device) -> Sizing:
 def peak_flop_per_s(
     device: torch.device, pytestconfig: pytest.Config
 ) -> Callable[[str], float | None]:
-    """The vendor's dense peak per dtype, else that of `--peak`; None without either."""
+    """The dense peak per dtype, by `--peak` or the vendor; None without either."""
     return Peaks(device, pytestconfig.stash[RUN].peaks.stated).flop_per_s
 
 

@@ -79,7 +79,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.help or config.option.version:
         return None
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What is printed here has characters that a terminal without UTF-8 lacks.
+        # The output has characters that a terminal without UTF-8 lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     if config.option.claims is not None:
         return listing.run(registry_of(config), config.option.claims)
@@ -98,7 +98,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def show_requested_table(config: pytest.Config) -> None:
-    """Lifts the `--benchmark-quiet` of pytest.ini where an option asks for the table."""
+    """Lifts the `--benchmark-quiet` of pytest.ini if an option requests the table."""
     given = given_words(config)
     if "--benchmark-quiet" not in given and any(word.startswith(TABLE_OPTIONS) for word in given):
         config.option.benchmark_quiet = False
@@ -194,7 +194,7 @@ def refuse_a_mix_of_copies(root: Path) -> None:
     gate = () if home != root else (prooflops_gate,)
     if other := other_copy((accounting, prooflops, *gate), home):
         raise pytest.UsageError(
-            f"{other}, but these tests are those of {root}: uninstall the other copy "
+            f"{other}, but these tests belong to {root}: uninstall the other copy "
             "(pip uninstall prooflops prooflops-gate), or install this one "
             f"(pip install -e {root}/prooflops_gate -e {root})"
         )
@@ -263,7 +263,7 @@ def pytest_collection_modifyitems(
 
 
 def _only_starts_others(config: pytest.Config) -> bool:
-    """Whether this is the parent of a gate run, which runs no test and opens no device."""
+    """True if this is the parent of a gate run, which runs no test and opens no device."""
     return bool(config.pluginmanager.hasplugin("prooflops_gate.run"))
 
 
@@ -376,7 +376,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"accounting, prooflops and prooflops_gate from {Path(str(accounting.__file__)).parents[1]}"
     )
     head = [f"device: {run.device}"] if _only_starts_others(config) else run.headline
-    lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
+    lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples per property), {origin}"]
     width = width_of(isatty=sys.stdout.isatty())
     return [part for line in lines for part in wrapped(line, width)]
 

@@ -17,8 +17,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Adds all options and ini settings of the suite."""
     add_run_options(parser.getgroup(RUN_GROUP))
     add_machine_options(parser.getgroup(MACHINE_GROUP))
-    parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
-    parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+    parser.addini("peak", "as --peak, one per line", type="linelist", default=[])
+    parser.addini("floor", "as --floor, one per line", type="linelist", default=[])
     parser.addini(
         "floor_undecided",
         "pass or fail: the result of a run in which other work left a stated floor undecided",
@@ -73,9 +73,9 @@ def add_machine_options(group: pytest.OptionGroup) -> None:
         "per second), launch=1e-5 (seconds) and mfu=0.4; repeatable"
     )
     add("--floor", metavar="FIGURE=VALUE", action="append", default=[], help=least)
-    healthy = "run record of a healthy machine, from whose figures the floors follow"
+    healthy = "run record of a healthy machine; its figures, less a margin, become the floors"
     add("--reference", metavar="FILE", help=healthy)
-    dense = "dense peak of this machine, such as bf16=989e12; repeatable"
+    dense = "dense peak of this machine in FLOP/s, such as bf16=989e12; repeatable"
     add("--peak", metavar="DTYPE=FLOP_PER_S", action="append", default=[], help=dense)
-    known = "file of claims that do not fail the run: one id a line, # comments"
+    known = "file of claims that do not fail the run: one id per line, # comments"
     add("--known-failures", metavar="FILE", help=known)

@@ -59,7 +59,7 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
 
 
 def is_writer() -> bool:
-    """Whether this process writes the record and report: rank 0, or a run outside a job."""
+    """True if this process writes the record and report: rank 0, or a run outside a job."""
     own = job_rank()
     return own is None or own.rank == 0
 
@@ -212,7 +212,7 @@ class RankPlugin:
 
 
 def is_communication_error(error: BaseException | None) -> bool:
-    """Whether an error comes from lost communication, and so probably from another rank.
+    """True if an error comes from lost communication, and so probably from another rank.
 
     >>> is_communication_error(RuntimeError("[gloo/pair.cc:553] Connection closed by peer"))
     True

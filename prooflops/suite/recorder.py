@@ -21,7 +21,7 @@ from prooflops_gate.history.run_record import fingerprint
 from prooflops_gate.run_state import CONTENTION, MARKERS, is_benchmark
 
 WORST_FIRST = ("error", "failed", "skipped", "unmet", "passed")
-# What must be equal in all slices of one run.
+# These must be equal in all slices of one run.
 MACHINE = ("device", "name", "driver", "torch")
 
 
@@ -47,7 +47,7 @@ class Recorder:
     # ---- collecting ------------------------------------------------------------------------------
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Skips importing test files of which no test is left."""
+        """Skips importing test files without a remaining test."""
         if self._files_left is None or not collection_path.is_file():
             return None
         file = collection_path.relative_to(self._config.rootpath).as_posix()
@@ -63,7 +63,7 @@ class Recorder:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> None:
-        """Leaves the tests that have ended out, and beside others those that run alone."""
+        """Leaves out tests that have ended, and beside other processes the tests that run alone."""
         self._session = session
         if not self._task:
             return
@@ -87,7 +87,7 @@ class Recorder:
             self._plan(session.items)
 
     def _plan(self, items: Sequence[pytest.Item]) -> None:
-        """Writes the plan, or refuses another machine than that of the plan."""
+        """Writes the plan, or refuses a machine other than the plan's."""
         plan = self._run.rows.plan
         here = fingerprint(self._config)
         if plan and any(plan["fingerprint"].get(key) != here.get(key) for key in MACHINE):

@@ -147,7 +147,7 @@ class Claim(TypedRow):
         )
 
     def has_words(self, text: str) -> bool:
-        """Whether each word of `text` occurs in this row, perhaps within a longer word."""
+        """True if each word of `text` occurs in this row, perhaps within a longer word."""
         row = " ".join(self.words)
         return all(word in row for word in searched(text))
 

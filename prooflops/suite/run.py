@@ -134,7 +134,7 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
-    # What follows "assert" is pytest's explanation.
+    # The text after "assert" is pytest's explanation.
     message = text.strip().partition("\nassert ")[0]
     # pytest.raises and pytest.warns do not name the input.
     if message.startswith("Failed: DID NOT "):

@@ -23,7 +23,7 @@ from prooflops.timing import alternating, median_interval, one_thread, synchroni
 
 CONFIDENCE = 0.992
 FEWEST_PAIRS = 9  # the interval needs 8
-# So many pairs decide at once if all say the same, which is chance once in 500.
+# If all of these pairs agree, they decide at once; by chance they agree once in 500.
 DECISIVE_PAIRS = 10
 BLOCK_S = 3e-4  # a thousand times the timer's resolution
 BUDGET_S = 2.0
@@ -32,7 +32,7 @@ SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of `slow` over that of `fast`: median of paired ratios, and its interval."""
+    """The ratio of the times of `slow` and `fast`: median of pairs, and its interval."""
 
     value: float
     low: float

@@ -11,7 +11,7 @@ from prooflops.suite.registry import Claim, Registry
 
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
-# Begins the reason of a crash after which the device is of no use to its process.
+# Begins the reason of a crash after which the process cannot use the device.
 LOST = "the device is lost: "
 # A slip is known from the record alone, whatever tests say of its correction.
 VERDICT_IF_ALL_PASS = {

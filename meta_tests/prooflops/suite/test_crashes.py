@@ -60,7 +60,7 @@ def imports_what_is_absent():
     [
         (looks_up_a_dtype, "this suite"),
         (builds_a_net_in_torch, "torch, or how this suite calls it"),
-        (imports_what_is_absent, "a package that is absent or does not fit"),
+        (imports_what_is_absent, "a missing or incompatible package"),
     ],
 )
 def test_a_crash_names_whose_fault_it_may_be(function, fault):

@@ -57,7 +57,7 @@ class Rows:
 
     @property
     def has_runner(self) -> bool:
-        """Whether a runner starts the processes, and prints how to go on."""
+        """True if a runner starts the processes, and prints how to go on."""
         return not self.rows("slice")[-1].get("command", "").startswith(PYTEST)
 
     def ended(self) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ class Rows:
 
     @property
     def is_over(self) -> bool:
-        """Whether there was a call, and the last one ended by itself."""
+        """True if there was a call, and the last one ended by itself."""
         began = [row["slice"] for row in self.rows("slice")]
         return bool(began) and [row["slice"] for row in self.rows("over")][-1:] == began[-1:]
 
@@ -94,7 +94,7 @@ class Rows:
 
     @property
     def partial(self) -> str:
-        """How much of the run is left, and why; empty for a complete run."""
+        """The remaining part of the run, and why it remains; empty for a complete run."""
         left, planned = len(self.remaining()), len(self.plan.get("tests", ()))
         if not left:
             return ""

@@ -14,7 +14,7 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 
-OF_TODAY = "Statements, conditions and corrections of claims are today's, not those of the run."
+OF_TODAY = "Claims are worded as in today's registry, not as at the time of the run."
 
 
 def write(file: EvidenceFile) -> RunReport:
@@ -40,7 +40,7 @@ def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
 
 
 def tests_section(file: EvidenceFile) -> Section:
-    """The number of tests that ended, and those that have not run."""
+    """The number of tests that ended, and the tests that have not run."""
     rows, slices = file.ended().values(), file.rows("slice")
     red = sum(each["status"] in RED_STATUSES for each in rows)
     killed = len(slices) - len(file.rows("over"))

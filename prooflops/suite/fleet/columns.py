@@ -107,7 +107,7 @@ def _factor(slowdown: float) -> str:
 
 
 def is_within_spread(first: Timing, timing: Timing, slowdown: float) -> bool:
-    """Whether two runs of one machine may differ as much: by 3 %, or by both spreads together."""
+    """True if two runs of one machine may differ as much: by 3 %, or by both spreads together."""
     factor = max(slowdown, 1 / slowdown)
     return factor - 1 <= max(LEAST_SLOWDOWN, first.spread + timing.spread)
 

@@ -66,7 +66,7 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
         answers = Counter(run.answer for run in {run.node: run for run in runs}.values())
         counted = ", ".join(f"{number} {answer}" for answer, number in answers.items())
         lead.append(f"the newest runs of the machines: {counted}")
-        lead.append("the tables have the machines that stand out, beside one that does not")
+        lead.append("the tables show the machines that stand out, and one normal machine")
     partial = [run for run in runs if run.partial]
     rows = [[machine.node, machine.state, f"{machine.slowdown:.1%}"] for machine in slow]
     return Page(
@@ -84,7 +84,7 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
 
 
 def sentence(fleet: Fleet) -> str:
-    """How many machines of a kind are slow, and which slowdown would be named."""
+    """The number of slow machines of a kind, and the smallest slowdown that would be named."""
     number = many(len(fleet.machines), "machine")
     if fleet.limit is None:
         return f"{fleet.kind}, {number}: {FEWEST_MACHINES} are needed to name a slow one"

@@ -59,7 +59,7 @@ class NodeRun:
     # The verdict of each claim.
     verdicts: Mapping[str, str]
     figures: Sequence[delivery.Figure] = ()
-    # Whether the machine delivers, as its page says it.
+    # The verdict of the machine's page.
     answer: str = ""
     partial: str = ""
 

@@ -1,4 +1,4 @@
-"""The claims of a run as sections: those that fail, errors, and all by topic."""
+"""The claims of a run as sections: failing claims, errors, and all claims by topic."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Figure:
 
     @property
     def is_below_healthy(self) -> bool:
-        """Whether it reaches its floor, and less than what healthy devices do."""
+        """True if it reaches its floor, and less than what healthy devices do."""
         if not self.met or not self.floor or not self.floor.healthy:
             return False
         return bool(self.entry.get("share", 1.0) < self.floor.healthy[0])

@@ -12,6 +12,7 @@ from prooflops.suite.page.delivery import disturbance
 from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
+from prooflops_gate.console.tables import many
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
@@ -30,16 +31,20 @@ def sentence(report: RunReport) -> str:
         return "No claim was checked."
     counts = report.counts
     numbers = {
-        "hold": counts["holds"],
-        "hold under a condition": counts["holds if"],
-        "are wrong on any machine": counts["corrected"],
-        "fail here": counts["FAILS"],
+        "true here": counts["holds"],
+        "true under a condition": counts["holds if"],
+        "wrong on any machine": counts["corrected"],
+        "contradicted here": counts["FAILS"],
         "crashed": counts["error"],
-        "could not be checked": counts["not checked"],
-        "are on record": counts["on record"],
+        "not checked": counts["not checked"],
+        "on record": counts["on record"],
     }
-    said = [f"{number} {word}" for word, number in numbers.items() if number or word == "fail here"]
-    return f"Of {sum(numbers.values())} claims, {', '.join(said)}."
+    said = [
+        f"{number} {word}"
+        for word, number in numbers.items()
+        if number or word == "contradicted here"
+    ]
+    return f"{many(sum(numbers.values()), 'claim')}: {', '.join(said)}."
 
 
 def unusual(report: RunReport) -> list[str]:
@@ -114,7 +119,7 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     if multiples and min(multiples) < FEWEST_CACHES:
         yield (
             f"memory bandwidth may be overstated: the arrays are only {min(multiples):.1f} times "
-            "the last-level cache, which can serve a part of them"
+            "the last-level cache, which can serve part of them"
         )
 
 
@@ -165,7 +170,7 @@ def _bandwidth(report: RunReport) -> Iterable[str]:
 
 
 def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    """How many benchmarks ran at the power limit, and the lowest clock: normal work."""
+    """The number of benchmarks at the power limit, which is normal, and the lowest clock."""
     limited = [fact for bench in benchmarks for fact in bench.facts if fact.startswith("power-lim")]
     if limited:
         lowest = min(limited)

@@ -58,7 +58,7 @@ class Measurement:
         return float(value) if isinstance(value, (int, float)) and isfinite(value) else 0.0
 
     def has(self, *keys: str) -> bool:
-        """Whether all of these figures are above 0."""
+        """True if all of these figures are above 0."""
         return all(self.number(key) > 0 for key in keys)
 
     @property
@@ -100,24 +100,24 @@ class Measurement:
 
     @property
     def slowness(self) -> float:
-        """The time of the slowest core over that of one alone; 1 if that is not known."""
+        """The slowest core's time over a lone core's time; 1 if that is not known."""
         return float(self.contention.get("slowness", 1.0))
 
     @property
     def is_slowed_by_guest(self) -> bool:
-        """Whether the core was slow and no process of this system explains that."""
+        """True if the core was slow and no process of this system explains that."""
         unseen = {"others_cores": None, "involuntary_switches_per_s": None}
         found = label_contention({**unseen, **self.contention, "steal": None})
         return self.slowness > 1 and not found["contended"]
 
     @property
     def is_contended(self) -> bool:
-        """Whether other work competed for the device during the rounds."""
+        """True if other work competed for the device during the rounds."""
         return any(label.startswith(CONTENDED) for label in self.labels)
 
     @property
     def is_product(self) -> bool:
-        """Whether it is one matrix product."""
+        """True if it is one matrix product."""
         return self.family in PRODUCTS and self.arithmetic_rate is not None
 
     @property

@@ -36,16 +36,17 @@ FOOT = (
     "also has a short version of this page (`.md`) and `verdicts.json` for programs."
 )
 FASTEST = (
-    "The fastest round shows what the chip does at full speed. It is shown only where no other "
-    "work competed, and is never compared; all other rates are medians."
+    "The fastest round shows what the chip does at full speed. This column appears only if no "
+    "other work competed. It is compared with nothing; all other rates are medians."
 )
 PREDICTIONS = (
-    "FLOPs predict a ratio of times only if both are compute-bound. Intensities differ where the "
-    "counter uses another convention."
+    "FLOPs predict the ratio of two times only if both are compute-bound. Intensities differ if "
+    "the counter uses another convention."
 )
 SPREAD = (
-    "Times are measured by the device's own clock. A `spread` above 25 % is too wide for a "
-    "conclusion. The `best rate` is that of this machine's fastest product of the dtype."
+    "The device's own clock measures times. A `spread` above 25 % is too wide for a conclusion. "
+    "The `dense peak` is the vendor's highest rate without sparsity; for a CPU, cores × FLOPs per "
+    "clock × clock. The `best rate` is the rate of this machine's fastest product of the dtype."
 )
 
 
@@ -157,7 +158,7 @@ def rates_section(report: RunReport) -> Section:
 
 
 def history_section(report: RunReport) -> Section:
-    """The trends over this machine's records, those that changed first."""
+    """The trends over this machine's records; changed ones come first."""
     records = max((len(each.records) for each in report.trends), default=0)
     changed = sum(bool(each.changes) for each in report.trends)
     answer = f"{changed} of {many(len(report.trends), 'benchmark')} became faster or slower."
@@ -167,7 +168,7 @@ def history_section(report: RunReport) -> Section:
         answer=answer if records else "",
         anchor="history",
         is_folded=True,
-        absent="This machine has too few records.",
+        absent="This machine has too few records for a history.",
     )
 
 

@@ -103,7 +103,7 @@ def _usual_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
 
 
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks streams of a cache whose time is that of their calls.
+    """Marks streams of a cache that take no longer than their calls.
 
     A farther cache is faster, or the call lasts no longer than a few launches.
     """

@@ -21,7 +21,7 @@ from prooflops_gate.history.trend import Trend
 
 # The version of the form of verdicts.json, raised for incompatible changes.
 SCHEMA = 2
-# What verdicts.json repeats of the machine's fingerprint, of a RunReport, and of a claim.
+# The keys that verdicts.json copies from the fingerprint, a RunReport and a claim.
 VERSION_KEYS = ("torch", "python", "driver", "cuda", "hip")
 RUN_KEYS = ("date", "duration_s", "command", "revision", "pace")
 CLAIM_KEYS = ("statement", "condition", "correction", "note")

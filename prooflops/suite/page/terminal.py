@@ -9,7 +9,7 @@ import pytest
 from prooflops.suite import commands, listing
 from prooflops.suite.page import claims, delivery, highlights, page
 from prooflops.suite.page.run_report import unchecked
-from prooflops.suite.page.tables import benchmark_table, unmeasured_table
+from prooflops.suite.page.tables import unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
 from prooflops.suite.verdicts import RED
 from prooflops_gate.console.tables import many
@@ -33,7 +33,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     report = finished.report
     width = medium.width_of(isatty=bool(terminal.isatty))
     for section in (
-        Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
+        page.benchmarks_section(report),
         Section("benchmarks without a result", unmeasured_table(report.unmeasured, FEW)),
         Section("verdicts", remarks=[highlights.sentence(report)] if report.claims else ()),
     ):
@@ -97,7 +97,7 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 
 
 def _places(finished: FinishedRun) -> Iterator[str]:
-    """Whether the run is partial, and where report and record are."""
+    """The scope of a partial run, and the paths of report and record."""
     if finished.stopped:
         yield f"partial run: {finished.stopped}; no baseline; the last whole report is kept"
     elif finished.report.partial and finished.folder:

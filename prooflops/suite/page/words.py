@@ -12,17 +12,17 @@ WORDS = {
         "measured while other work used the same cores or card; the rate is a lower bound."
     ),
     "dense peak": (
-        "the vendor's rate without structured sparsity, or that of `--peak`. For a CPU it is cores "
-        "times FLOPs per clock times clock. MFU refers to it."
+        "the vendor's highest rate without structured sparsity, or the rate that `--peak` states. "
+        "For a CPU: cores times FLOPs per clock times clock. MFU is a share of the dense peak."
     ),
     "floor": (
-        "the least that a healthy device delivers; a wide floor is for any device, and "
+        "the least that a healthy device delivers; a wide floor applies to any device, and "
         "finds only gross defects."
     ),
     "best rate": "the rate of this machine's fastest product of a dtype in this run.",
     "spread": (
-        "the interquartile range of the rounds, or the 95 % interval of their median where that is "
-        "wider, as a share of the median."
+        "the width of the rounds' interquartile range, or of their median's 95 % interval if that "
+        "is wider, as a share of the median."
     ),
 }
 
