@@ -1,4 +1,4 @@
-"""Loads the plugins of the suite and the gate; lends the claims the runnable models."""
+"""Loads the plugins of the suite and the gate; gives the claims the runnable models."""
 
 import gc
 import os

@@ -6,11 +6,11 @@ Views of one storage count once. Not included: parameters, the batch, the net's 
 which are kept for other reasons. For any other net use `prooflops.memory.predicted_memory`.
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
-fp16. A model composed of parts keeps what the same layers keep in those nets. On CUDA LayerNorm
-keeps fp32 statistics even for 16-bit dtypes. RMSNorm is one kernel there, without a normalised copy
-(`fused_norms`). Flash attention adds 24 bytes of random state per layer (16 in older releases) and
-pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an
-unknown dtype or attention, TypeError for another model.
+fp16. A model composed of parts keeps the same tensors as these layers in those nets. On CUDA
+LayerNorm keeps fp32 statistics even for 16-bit dtypes. RMSNorm is one kernel there, without a
+normalised copy (`fused_norms`). Flash attention adds 24 bytes of random state per layer (16 in
+older releases) and pads head_dim to a multiple of 8. Every function raises ValueError for a size
+below 1, an unknown dtype or attention, TypeError for another model.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def saved_tensors(
 ) -> tuple[SavedTensor, ...]:
     """The tensors that the forward pass keeps, by part: their bytes sum to `activation_bytes`.
 
-    This covers layers with norms, attention, MLPs and experts. A norm keeps its input and its
+    Covered are layers with norms, attention, MLPs and experts. A norm keeps its input and its
     output.
 
-    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per
-    query. The others keep each head's whole sequence × sequence matrix. "math" (torch's) keeps it
-    in fp32 for 16-bit dtypes, "unfused" (product, softmax, product, as in Megatron) in the dtype
+    `dtype` is the dtype of parameters and activations. `attention`: "flash" keeps one fp32 number
+    per query. The others keep each head's whole sequence × sequence matrix. "math" (torch's) keeps
+    it in fp32 for 16-bit dtypes, "unfused" (product, softmax, product, as in Megatron) in the dtype
     itself. `dropout` after embedding, attention, MLP and kept probabilities adds masks of one byte
     per element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
     computes in that dtype and keeps casts of the input and of every weight that passes a gradient
@@ -170,8 +170,8 @@ def activation_bytes(
 
     A deep linear net leaves batch · dim · layers elements. `checkpoint_every` = k keeps only the
     input of every k layers. Not included: 5056 bytes of random state per input on the CPU.
-    `micro_batches` splits the batch and accumulates gradients: the activations are those of the
-    largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
+    `micro_batches` splits the batch and accumulates gradients: only the largest part, ⌈batch / n⌉,
+    keeps activations. `fused_norms` are CUDA's.
     Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 +
     5·a·s/h). The source leaves out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1.
@@ -210,11 +210,12 @@ def deep_linear_peak_bytes(
     """Peak bytes alive in forward and backward of a deep linear net under a mean-square loss.
 
     Activations die layer by layer as gradients appear, so the peak is the largest of several
-    moments, on top of parameters, optimizer state and batch. One is the loss, with all activations
-    and 5 outputs, another the head. The others are the layers, each with its incoming and outgoing
-    gradient, the activations below and the weight gradients above. With b = batch · dim and w =
-    dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b. The lecture's sum is n ·
-    (b + w). `model_state_bytes` is parameters and optimizer state (None: the parameters alone).
+    moments, on top of parameters, optimizer state and batch. The first moment is the loss, with all
+    activations and 5 outputs; the next is the head. Then come the layers, each with its incoming
+    and outgoing gradient, the activations below and the weight gradients above. With b = batch ·
+    dim and w = dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b. The lecture's
+    sum is n · (b + w). `model_state_bytes` is parameters and optimizer state (None: the parameters
+    alone).
     Exact for nets without bias whose gradients were freed before the step; ignores the optimizer's
     scratch (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.
 
@@ -280,7 +281,7 @@ def _of_norm(rms: bool, part: str, tokens: int, width: int, dtype: str) -> Itera
 def _of_layer(
     layer: Parts, number: int, dim: int, tokens: int, rms: bool, dtype: str
 ) -> Iterator[SavedTensor]:
-    """The tensors that one of `number` equal layers keeps, but for those of attention itself."""
+    """The tensors that one of `number` equal layers keeps, except those of attention itself."""
     for each in layer.other_parameters:
         if each.part == "norms":
             for tensor in _of_norm(rms, "layers", tokens, min(each.elements, dim), dtype):

@@ -12,8 +12,7 @@ from accounting.flops import MULTIPLY_ADD_FLOPS, StepFlops
 
 PAIRS = ("full", "causal")
 
-# Products over all pairs of query and key: as many as wide as a key, and as many as wide as a
-# value.
+# Products over all pairs of query and key: the number of the key's width, and of the value's.
 ATTENTION_PRODUCTS = {
     "forward": (1, 1),  # s = q·kᵀ; o = p·v
     "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
@@ -100,7 +99,7 @@ def attention_pairs(
     pairs: str = "full",
     window: int | None = None,
 ) -> int:
-    """Scored pairs of query and key: Q·K for "full", those that the mask passes for "causal".
+    """Scored pairs of query and key: Q·K for "full", the pairs that the mask passes for "causal".
 
     Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them. A window of w ≤ S
     lets a query see the last w keys including its own: S·w − w·(w − 1)/2. With more keys than
@@ -155,9 +154,9 @@ def attention_flops(attention: Attention) -> int:
 def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
     """FLOPs of the gradients of q, k and v.
 
-    There are four products, twice the forward ("math"), or five ("flash"): dp = do·vᵀ, dv = pᵀ·do,
-    dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats s = q·kᵀ: 2.5 times the
-    forward. That fifth product is recomputation: it counts for HFU, not for MFU.
+    The backward pass has four products, twice the forward ("math"), or five ("flash"): dp = do·vᵀ,
+    dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats s = q·kᵀ:
+    2.5 times the forward. The fifth product is recomputation, which counts for HFU, not for MFU.
     Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads −
     kv_heads)·keys·d each.
     Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the

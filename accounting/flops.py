@@ -84,9 +84,9 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
 def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     """FLOPs of `a @ b` by the rules of torch.matmul: 2·(broadcast batch)·m·k·n.
 
-    The last two dimensions are multiplied, those before are broadcast. A one-dimensional `a` is a
-    row (m = 1), a one-dimensional `b` a column (n = 1). An operand that the batch shares is read
-    once but multiplied every time.
+    The last two dimensions are multiplied, and the dimensions before them are broadcast. A
+    one-dimensional `a` is a row (m = 1), a one-dimensional `b` a column (n = 1). An operand that
+    the batch shares is read once but multiplied every time.
     Raises ValueError for a scalar, inner sizes that differ, batch dimensions that do not broadcast.
     Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
@@ -114,7 +114,7 @@ def einsum_flops(equation: str, *shapes: Shape, order: str = "best") -> int:
     A pair costs 2·(product of the sizes of all its indices). A step multiplies once per combination
     of its indices, and adds once if it sums an index; outer and elementwise products only multiply.
     An index that one operand alone has and nothing later needs is summed first: one addition per
-    element. This is what torch.einsum dispatches (torch's FlopCounterMode counts only the
+    element. torch.einsum dispatches exactly these (torch's FlopCounterMode counts only the
     products).
 
     `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a
@@ -158,7 +158,7 @@ def linear_backward_flops(
     *,
     input_gradient: bool = True,
 ) -> int:
-    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input.
+    """FLOPs of a linear layer's gradients: 2·batch·in·out each for the weight and the input.
 
     A bias's gradient sums over the batch: batch·out additions. A first layer fed with data needs no
     input gradient: its backward pass costs one forward, not two.

@@ -115,7 +115,7 @@ class Format:
 
     @property
     def has_signed_zero(self) -> bool:
-        """Whether +0 and -0 are two patterns."""
+        """True if +0 and -0 are two patterns."""
         return self.signed and self.subnormals and self.specials != FNUZ
 
     def decode(self, pattern: int) -> float:
@@ -395,11 +395,11 @@ class BlockFormat:
         """The values in this format nearest to `values`, by the rule of its specification.
 
         MX: scale = 2^(floor(log2 of the block's largest magnitude) - exponent of the element's
-        max). It may cut the largest values: 7.9 in a block of scale 1 becomes 6 in fp4. NVFP4:
-        tensor scale = largest magnitude / (6 · 448), in fp32; block scale = its largest magnitude /
-        6 / tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
-        Divisions are in fp64, the kernels' in fp32: a value next to a tie may round the other way
-        there.
+        max). Such a scale may cut the largest values: 7.9 in a block of scale 1 becomes 6 in fp4.
+        NVFP4: tensor scale = largest magnitude / (6 · 448), in fp32; block scale = its largest
+        magnitude / 6 / tensor scale, rounded to e4m3. Elements are rounded to nearest even and
+        saturate. Divisions are in fp64, the kernels' in fp32: a value next to a tie may round the
+        other way there.
         Raises ValueError for NaN or infinity, TypeError for a value that is not a real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values
@@ -439,8 +439,8 @@ class BlockFormat:
             )
         if largest == 0:
             return self.scale.decode(0)
-        # The scale takes the exponent of the largest value down to that of the element's max, and
-        # no mantissa.
+        # The scale is 2 to the difference of two exponents: the largest value's and the element
+        # max's.
         exponent = math.frexp(largest)[1] - math.frexp(self.element.max)[1]
         return self.scale.rounded(math.ldexp(1.0, exponent), overflow="saturate")
 

@@ -15,7 +15,7 @@ from accounting.parts import (
 
 @checked("in_features", "out_features")
 def linear(part: str, in_features: int, out_features: int, name: str = "", **options: Any) -> Parts:
-    """One linear map, or `copies` of it; `options` are those of `LinearMaps`.
+    """One linear map, or `copies` of it; `options` go to `LinearMaps`.
 
     >>> linear("head", 4096, 128256).linear_maps[0].parameters
     525336576
@@ -27,7 +27,7 @@ def linear(part: str, in_features: int, out_features: int, name: str = "", **opt
 def other(part: str, elements: int, **options: Any) -> Parts:
     """Parameters that are no factor of a product; nothing for 0 `elements`.
 
-    `options` are those of `OtherParameters`.
+    `options` go to `OtherParameters`.
 
     >>> other("norms", 4096).other_parameters[0].parameters, other("norms", 0).other_parameters
     (4096, ())
@@ -79,8 +79,8 @@ def attention(
 ) -> Parts:
     """Projections of queries, keys and values, the attention, and the output map.
 
-    They have 2·dim·head_dim·(heads + kv_heads) weights. `extra` are further parameters (norms of
-    queries and keys); `options` are those of `AttentionLayers`.
+    The maps have 2·dim·head_dim·(heads + kv_heads) weights. `extra` are further parameters (norms
+    of queries and keys); `options` go to `AttentionLayers`.
 
     >>> llama3_8b = attention(4096, 32, 128, kv_heads=8)
     >>> [(maps.name, maps.parameters) for maps in llama3_8b.linear_maps]
@@ -129,9 +129,9 @@ def mixture(
     corrections: bool = False,
     **options: Any,
 ) -> Parts:
-    """A router and `experts` MLPs, of which each token passes `active`.
+    """A router and `experts` MLPs; each token passes `active` of them.
 
-    Every token also passes an MLP of width `shared`. `options` are those of `mlp`.
+    Every token also passes an MLP of width `shared`. `options` go to `mlp`.
     `corrections` balance the router's choice, one per expert (DeepSeek-V3, Kimi-K2, GLM-4.5). They
     are a part of their own: published counts include them, but in transformers they are a buffer.
 

@@ -73,7 +73,7 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether row-major iteration walks the storage without a gap: torch's is_contiguous.
+    """True if row-major iteration walks the storage without a gap: torch's is_contiguous.
 
     Strides must be the contiguous ones for dimensions of more than one element: the stride of a
     dimension of size 1 is never used. A tensor without elements is contiguous by definition.
@@ -89,8 +89,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Shape of an elementwise operation on these shapes.
 
-    They are aligned at the last dimension; sizes that differ must be 1 on one side. A size of 1 or
-    a missing leading dimension is repeated by a stride of 0, without memory.
+    Shapes are aligned at the last dimension; sizes that differ must be 1 on one side. A size of 1
+    or a missing leading dimension is repeated by a stride of 0, without memory.
     Raises ValueError that names the shapes if two sizes other than 1 meet.
     Source: broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
 
@@ -328,7 +328,7 @@ class Layout:
         return Layout(sizes, strides, self.offset)
 
     def unsqueeze(self, dim: int) -> Layout:
-        """A new dimension of size 1 at `dim`; its unused stride is that of the block inside it."""
+        """A new dimension of size 1 at `dim`; its unused stride spans the block inside it."""
         dim = _wrapped("dim", dim, len(self.shape) + 1)
         stride = self.shape[dim] * self.strides[dim] if dim < len(self.shape) else 1
         shape = (*self.shape[:dim], 1, *self.shape[dim:])
@@ -368,7 +368,7 @@ class Layout:
         )
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Layout:
-        """A reshape that makes one dimension of those from start_dim to end_dim."""
+        """A reshape that merges the dimensions from start_dim to end_dim into one."""
         rank = max(len(self.shape), 1)
         first, last = _wrapped("start_dim", start_dim, rank), _wrapped("end_dim", end_dim, rank)
         if first > last:

@@ -1,9 +1,9 @@
 """Bytes of tensors, parameters, gradients, optimizer state and master copies in training.
 
 `accounting.activations` has the activations, `prooflops.memory.allocator` the blocks of a CUDA
-device. All bytes are requested bytes: those of tensors, before an allocator rounds them up. Every
-function raises ValueError for a negative count or size, and for an unknown dtype, optimizer or
-recipe, whose valid names the message lists.
+device. All bytes are requested bytes: the bytes of tensors, before an allocator rounds them up.
+Every function raises ValueError for a negative count or size, and for an unknown dtype, optimizer
+or recipe, whose valid names the message lists.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def storage_bytes(
 ) -> int:
     """Bytes of the least storage for a strided view, exactly.
 
-    It has (offset + 1 + Σ (size − 1) · stride) elements. torch allocates this for such strides
-    (`empty_strided`). A view of a larger tensor keeps that tensor's whole storage alive. A tensor
-    without elements needs no storage.
+    The storage has (offset + 1 + Σ (size − 1) · stride) elements, as `torch.empty_strided`
+    allocates. A view of a larger tensor keeps that tensor's whole storage alive. A tensor without
+    elements needs no storage.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -94,11 +94,12 @@ def optimizer_state_bytes(
 
     - Buffers: torch allocates them at the first step, AdaGrad's in the constructor. `steps` = 0 is
       before the first step, None after many.
-    - Scalars: most optimizers keep some per parameter tensor, such as a step count. They lie on the
-      CPU, unless the optimizer is fused or capturable; ASGD's always lie on the device. They count
-      if shapes or `tensors` are given: a bare number of `parameters` means a CUDA device.
+    - Scalars: most optimizers keep some per parameter tensor, such as a step count. Step counts lie
+      on the CPU, unless the optimizer is fused or capturable; ASGD's always lie on the device. Step
+      counts are included if shapes or `tensors` are given: a bare number of `parameters` means a
+      CUDA device.
     - L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step.
-      This is exact if each has positive curvature and none ends early.
+      Its bytes are exact if each has positive curvature and none ends early.
     - Adafactor's state needs the shapes, as does Muon's, which updates only matrices.
     - 8-bit optimizers: a number counts as one large tensor. With shapes their code tables count,
       1,024 bytes per buffer.
@@ -241,7 +242,7 @@ def bytes_per_parameter(
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
     """
-    # So many elements fill whole bytes in every format, and whole blocks.
+    # This number of elements fills whole bytes and whole blocks in every format.
     return model_state(8 * 256, optimizer, recipe).total / (8 * 256)
 
 
@@ -255,9 +256,9 @@ def training_bytes(
 ) -> int:
     """Bytes of a training step if all its model state and `activations` bytes are alive at once.
 
-    This estimates the peak, and is no bound. Gradients grow while activations die, so they are
-    never all alive together. But gradients of activations and temporaries are left out. For a deep
-    linear net `accounting.activations.deep_linear_peak_bytes` is exact.
+    The result estimates the peak, and is no bound. Gradients grow while activations die, so they
+    are never all alive together. But gradients of activations and temporaries are left out. For a
+    deep linear net `accounting.activations.deep_linear_peak_bytes` is exact.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -320,8 +321,8 @@ def optimizer_step_peak_bytes(
     previous denominator: at most 16 + 3 × the largest tensor.
     Exact from the second step on, to within 20 bytes of boxed scalars on the CPU. Not for a
     capturable, differentiable or maximising optimizer.
-    Raises ValueError for an optimizer or implementation whose scratch is not on record, naming
-    those that are.
+    Raises ValueError for an optimizer or implementation whose scratch is not on record; the message
+    lists the known ones.
     Source: torch/optim of torch 2.13.
 
     >>> [optimizer_step_peak_bytes([1000], each) for each in ("fused", "foreach", "for-loop")]

@@ -1,10 +1,10 @@
 """Parameters, FLOPs and cache of a model, from its three lists.
 
-The lists are those of `accounting.parts`; `accounting.layers` builds them. FLOPs are those of
-matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms, activations,
-softmax, rotary embeddings and residual additions, a few FLOPs per activation where a matrix costs
-2·dim. Every function raises ValueError for a negative size, an unknown convention, a sequence
-beyond the learned positions.
+`accounting.parts` defines the lists, and `accounting.layers` builds them. Only matrix products
+count as FLOPs, as in torch's FlopCounterMode. Ignored: biases, norms, activations, softmax, rotary
+embeddings and residual additions, a few FLOPs per activation where a matrix costs 2·dim. Every
+function raises ValueError for a negative size, an unknown convention, a sequence beyond the learned
+positions.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def parameter_count(model: Model) -> int:
 
 @checked(model=validated_model)
 def active_parameter_count(model: Model) -> int:
-    """Parameters that one token uses: all but those of the experts it is not sent to.
+    """Parameters that one token uses: all except in experts to which it is not sent.
 
-    This is the N of 6ND for a mixture of experts. A token reads only one row of the input
+    For a mixture of experts, this number is the N of 6ND. A token reads only one row of the input
     embedding, so published figures differ. DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, as
     this function does; gpt-oss's 3.6 B does not.
 
@@ -152,9 +152,9 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
 def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> Work:
     """FLOPs and bytes of one further token for each of `batch` sequences.
 
-    Its `intensity` bounds generation. Each weight that a token uses is read once per batch, and
-    each sequence's cache once. At most as many experts are read as the batch can reach. Ignored:
-    activations, the new token's own cache entry, look-ups.
+    The `intensity` of this work bounds generation. Each weight that a token uses is read once per
+    batch, and each sequence's cache once. At most as many experts are read as the batch can reach.
+    Ignored: activations, the new token's own cache entry, look-ups.
 
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2)
     1.13
@@ -180,8 +180,8 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     """FLOPs of a forward pass: 2·rows·(weights that multiply a row), and attention.
 
     `batch` sequences of `sequence` tokens. A deep linear net has no sequence: its examples are
-    batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask and window
-    let through ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products.
+    batch·sequence. `pairs` counts all pairs of query and key ("full") or the pairs that mask and
+    window pass ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products.
     Ignored: elementwise operations, about 1/dim.
 
     >>> forward_flops(LLAMA3_70B, 1, 8192)
@@ -239,10 +239,10 @@ def recompute_flops(
 ) -> int:
     """FLOPs that the backward pass repeats: the forward pass of checkpointed layers.
 
-    Only the input of every `every` layers is kept. This turns 6ND into 8ND, whatever `every` is.
-    With `early_stop`, torch's default for the non-reentrant form, recomputation ends at a segment's
-    last saved tensor and skips its last product. That is a block's down projection, or a linear
-    net's last matrix. After experts it skips nothing, since the router's weights need their
+    Only the input of every `every` layers is kept. Recomputing turns 6ND into 8ND, whatever `every`
+    is. With `early_stop`, torch's default for the non-reentrant form, recomputation ends at a
+    segment's last saved tensor and skips its last product. That is a block's down projection, or a
+    linear net's last matrix. After experts it skips nothing, since the router's weights need their
     outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
 
     >>> net = DeepLinear(dim=64, layers=4)
@@ -284,7 +284,7 @@ def step_flops(
 
     Checkpointed layers are recomputed and, with the "flash" convention, so are the attention's
     scores. Both count for HFU, not for MFU. `backward` is the same in both conventions.
-    `checkpoint_every` = 0 checkpoints nothing. Other options are those of `backward_flops` and
+    `checkpoint_every` = 0 checkpoints nothing. Other options go to `backward_flops` and
     `recompute_flops`.
     Ignored: the optimizer, 10 to 20 FLOPs per parameter and step against the products' 6·tokens.
 
@@ -351,8 +351,9 @@ def _layers_fed(part: Part, trained: list[Part]) -> int:
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
     """FLOPs by rule of thumb: "forward" 2ND, "backward" 4ND, "step" 6ND.
 
-    It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw
-    and dx) and that nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
+    The rule assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for
+    y, dw and dx) and that nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section
+    2.1.
 
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'

@@ -14,7 +14,7 @@ NORMS = ("layernorm", "rmsnorm")
 
 
 class Built:
-    """A model whose three lists are those of its `parts`.
+    """A model that takes its three lists from its `parts`.
 
     >>> class Lone(Built):
     ...     parts = linear("head", 3, 5)
@@ -67,10 +67,10 @@ class DeepLinear(Built):
 class Transformer(Built):
     """A decoder-only transformer.
 
-    It has an embedding, `layers` blocks of attention and MLP, each after a norm, then a norm and a
-    head. `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three
-    matrices, down(silu(gate(x)) · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1
-    each block has that many MLPs and a router without bias; a token goes to `active_experts`.
+    The net has an embedding, `layers` blocks of attention and MLP, each after a norm, then a norm
+    and a head. `kv_heads` selects MHA (0: equal to `heads`), MQA (1) or GQA. A `gated` MLP has
+    three matrices, down(silu(gate(x)) · up(x)), a plain one two, down(gelu(up(x))). With `experts`
+    > 1 each block has that many MLPs and a router without bias; a token goes to `active_experts`.
     `learned_positions` is the length of the table of position embeddings; 0 means rotary, without
     parameters.
     Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary

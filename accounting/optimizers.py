@@ -21,9 +21,9 @@ class Optimizer:
     the constructor's arguments. `eager` state is allocated by the constructor, all other state at
     the first step for which the parameter has a gradient.
 
-    If `factored` is given, tensors of two or more dimensions keep only those: sums over the last
-    dimension and over the one before. `matrices_only` optimizers refuse other shapes. 8-bit buffers
-    have a 4-byte scale per `block` of elements; tensors below 4,096 elements stay in fp32.
+    If `factored` is given, tensors of two or more dimensions keep only two sums: over the last
+    dimension, and over the one before. `matrices_only` optimizers refuse other shapes. 8-bit
+    buffers have a 4-byte scale per `block` of elements; tensors below 4,096 elements stay in fp32.
     `history` counts pairs of further buffers.
 
     >>> from accounting.memory import optimizer_state_bytes
@@ -43,7 +43,7 @@ class Optimizer:
 
     @property
     def needs_shapes(self) -> bool:
-        """Whether a number of parameters leaves the state open."""
+        """True if a number of parameters leaves the state open."""
         return bool(self.factored) or self.matrices_only
 
 

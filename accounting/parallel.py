@@ -1,10 +1,10 @@
 """Training on many devices: parameters stored, bytes sent and idle time of each.
 
 For transformers. Where layers differ, the fullest stage has the largest: exact if they are
-neighbours, like DeepSeek-V3's with experts. Bytes on the wire are those that one device of the
-busiest stage sends by ring algorithms, which send the least. Ignored: padding, latency, and
-collectives of a few numbers (gradients of norms, the loss, the norm of the gradients). Every
-function raises ValueError for a size below 1, an unknown name or stage, more stages than layers.
+neighbours, like DeepSeek-V3's with experts. Bytes on the wire are sent by one device of the busiest
+stage, with ring algorithms, which send the least. Ignored: padding, latency, and collectives of a
+few numbers (gradients of norms, the loss, the norm of the gradients). Every function raises
+ValueError for a size below 1, an unknown name or stage, more stages than layers.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ KEYS = ("key", "value")
 def bus_factor(collective: str, ranks: int) -> float:
     """Bytes that each rank of a ring sends, over the size of the whole array.
 
-    It is (n − 1)/n, and twice that for an all-reduce. The array is each rank's input (all-reduce,
-    reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is this times the algorithm's
-    (size over time), and does not depend on the number of ranks.
+    The factor is (n − 1)/n, or 2·(n − 1)/n for an all-reduce. The array is each rank's input
+    (all-reduce, reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is this times the
+    algorithm's (size over time), and does not depend on the number of ranks.
     Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
@@ -60,7 +60,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 class Collective(NamedTuple):
     """A communication of one device with the others of `ranks`.
 
-    It happens `times` per step, for a `kind` of parallelism. `bytes` are those of the whole array.
+    A step has `times` of them, for a `kind` of parallelism. `bytes` is the size of the whole array.
 
     >>> bf16_gradients_of_8b = 16 * 10**9
     >>> Collective("data", "all-reduce", ranks=8, bytes=bf16_gradients_of_8b, times=1).sent_bytes
@@ -171,7 +171,7 @@ class Parallelism:
         return self.interleaved * -(-layers // chunks), layers
 
     def shares(self, model: Model, name: str) -> int:
-        """Ranks of a tensor group that have different parts of a map: as many as heads of keys."""
+        """Ranks of a tensor group with different parts of a map: for keys, at most their heads."""
         if name not in KEYS:
             return self.tensor
         return min([self.tensor, *(each.kv_heads for each in _attentions(model))])
@@ -198,10 +198,10 @@ class Parallelism:
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO.
 
-    It sums those of its layers, its experts and the ends. `tensor` divides matrices and embeddings.
-    Norms, routers, learned positions and MLA's maps to low ranks are replicated on each device. So
-    are key and value heads if there are fewer than ranks. The fullest stage has the embedding or
-    the head, and a copy of a tied embedding.
+    The sum covers its layers, its experts and the ends. `tensor` divides matrices and embeddings.
+    Replicated on each device are norms, routers, learned positions, MLA's maps to low ranks, and
+    key and value heads if there are fewer than ranks. The fullest stage has the embedding or the
+    head, and a copy of a tied embedding.
     Ignored: biases after row-parallel matrices, also whole, 2·dim per layer. Source: Shoeybi et al.
     2019, arXiv:1909.08053, section 3.
 
@@ -212,7 +212,7 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     (own, _), (layers, outside) = split.stage_layers(model), layers_of(model)
 
     def stored(parts: Parts, number: int, looked_up: bool | None = None) -> tuple[int, int]:
-        """Elements of one of `number` layers: those that all tokens meet, and experts."""
+        """Elements of one of `number` layers: shared by all tokens, and in experts."""
         dense = routed = 0
         for each in (*parts.other_parameters, *parts.linear_maps):
             name = getattr(each, "name", "")
@@ -271,7 +271,8 @@ def collectives(
     - pipeline: b·s·h activations go forward, and their gradient back, over each stage border.
     - expert: each token goes to its experts and back, and the gradients likewise.
     - data: gradients are all-reduced. From ZeRO stage 1 on they are reduce-scattered, and the
-      parameters gathered. Stage 3 does so per micro-batch, and gathers those of the layers twice.
+    parameters gathered. Stage 3 does both per micro-batch, and gathers the layers' parameters
+    twice.
 
     Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline parallelism, with
     tokens routed evenly. Megatron gathers the layers' inputs once more in the backward pass.

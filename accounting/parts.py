@@ -126,8 +126,8 @@ class AttentionLayers(Part):
     """Causal attention of every layer: `heads` of width head_dim score queries against keys.
 
     A token sees the last `window` tokens, or all (0). `latent` is a token's compressed cache entry
-    (MLA), from which every head's keys and values are made. It has a shared width, key and value at
-    once, and a rotary width, key only. Raises ValueError unless kv_heads divides heads.
+    (MLA), from which every head's keys and values are made. The entry has a shared width, key and
+    value at once, and a rotary width, key only. Raises ValueError unless kv_heads divides heads.
 
     >>> llama = AttentionLayers("attention", 32, 128, kv_heads=8, layers=32)
     >>> mistral = replace(llama, window=4096)
@@ -244,7 +244,8 @@ class Parts:
         def moved(each: AnyPart) -> AnyPart:
             """The part at another place.
 
-            Its sizes were checked when it was made; checking again would take longer than this.
+            The part's sizes were checked when it was made; checking again would take longer than
+            the move.
             """
             copied = object.__new__(type(each))
             end = max(each.block_end, each.place) + shift if block_end is None else block_end
@@ -285,7 +286,7 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
 
 
 def length(stream: str, sequence: Lengths) -> int:
-    """Tokens of a stream: the entry of `sequence` for it; a plain number is that of "tokens".
+    """Tokens of a stream: its entry in `sequence`; a plain number belongs to the stream "tokens".
 
     >>> length("tokens", 512), length("source", {"source": 512, "tokens": 114})
     (512, 512)

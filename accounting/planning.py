@@ -1,9 +1,9 @@
 """Napkin answers about a training run: time, throughput, cost, largest model.
 
-They assume one sustained rate from the first step to the last and ignore interruptions. So they are
-bounds: no run is faster or cheaper, no trainable model larger. Each docstring lists what it
-ignores. All raise ValueError for a negative count, no device, a rate or price that is not above 0,
-an unknown name or stage.
+The answers assume one sustained rate from the first step to the last and ignore interruptions. The
+answers are therefore bounds: no run is faster or cheaper, no trainable model larger. Each docstring
+lists what it ignores. All raise ValueError for a negative count, no device, a rate or price that is
+not above 0, an unknown name or stage.
 
 The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2
 for dense.
@@ -69,15 +69,15 @@ def training_days(
 ) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
-    This is a lower bound. Ignored: communication outside the measured MFU, checkpoints, failures,
-    data loading and evaluation. FLOPs beyond 6ND are ignored, too: attention, +15 % for a 70B model
-    at 8,192 tokens, and the optimizer. Recomputation costs up to a third more time at the same MFU.
-    For a mixture of experts pass the active parameters.
+    The days are a lower bound. Ignored: communication outside the measured MFU, checkpoints,
+    failures, data loading and evaluation. FLOPs beyond 6ND are ignored, too: attention, +15 % for a
+    70B model at 8,192 tokens, and the optimizer. Recomputation costs up to a third more time at the
+    same MFU. For a mixture of experts pass the active parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
 
-    The sparse peak, used by mistake, halves them.
+    The sparse peak, used by mistake, halves the days.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))
     72
@@ -156,7 +156,7 @@ def largest_model_parameters(
     """Parameters of the largest model whose `device_state` fits into `memory_bytes`.
 
     With everything sharded it is devices · memory / bytes per parameter (16 for AdamW in fp32).
-    With stage 0 it is memory / 16 on any number of devices. This is an upper bound. Ignored:
+    With stage 0 it is memory / 16 on any number of devices. The number is an upper bound. Ignored:
     activations, workspaces, fragmentation, the driver's own memory.
 
     >>> largest_model_parameters(80 * 10**9, devices=8)

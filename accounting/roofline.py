@@ -156,8 +156,8 @@ def elementwise_work(
 def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of a softmax over any dimension.
 
-    It takes 5 FLOPs per element, and reads and writes each element once. Ignored: a row too long
-    for registers and shared memory is read two or three times.
+    A softmax takes 5 FLOPs per element, and reads and writes each element once. Ignored: a row too
+    long for registers and shared memory is read two or three times.
 
     >>> softmax_work((8, 1024)).intensity
     1.25
@@ -169,8 +169,8 @@ def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
 def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of a layer norm over the last dimension.
 
-    It takes 7 FLOPs per element, and moves input, output, weight and bias. Exact to within a few
-    operations per row (its division, ε and root).
+    A layer norm takes 7 FLOPs per element, and moves input, output, weight and bias. Exact to
+    within a few operations per row (its division, ε and root).
 
     >>> layer_norm_work((1024, 4096)).intensity
     1.7482926829268293
@@ -186,8 +186,8 @@ def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
 
-    Below it memory is the limit, above it arithmetic. It depends on device, dtype and memory: an
-    H100 SXM has 295 in bf16, 591 in fp8, 20 in fp32.
+    Below it memory is the limit, above it arithmetic. The ridge depends on device, dtype and
+    memory: an H100 SXM has 295 in bf16, 591 in fp8, 20 in fp32.
 
     >>> round(ridge_point(989.4e12, 3350e9), 1)
     295.3
@@ -222,7 +222,7 @@ def attainable_flop_per_s(
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least time of `work` in seconds: max(FLOPs / peak, bytes / bandwidth).
 
-    This assumes that both overlap fully.
+    Both are assumed to overlap fully.
 
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
@@ -236,8 +236,8 @@ def mfu(
 ) -> float | None:
     """Model FLOPs utilisation: (needed FLOPs / seconds) / (devices · peak FLOP/s).
 
-    None without a peak. Needed FLOPs are those of the mathematics. Recomputed activations do not
-    count: recomputing makes a run slower and its MFU lower. The peak is the dense one of the
+    None without a peak. Needed FLOPs are what the mathematics requires. Recomputed activations do
+    not count: recomputing makes a run slower and its MFU lower. The peak is the dense one of the
     multiplied format. A share above 1 is not clipped: the time or the peak is wrong, or the clock
     was above the peak's.
     Source: Chowdhery et al., "PaLM", arXiv:2204.02311, section 4.1 and appendix B.

@@ -41,7 +41,7 @@ def with_unit(value: float, unit: str) -> str:
 def amount(figure: str | float, name: str = "amount") -> int:
     """The whole number that a written figure stands for.
 
-    It reads 15T tokens, 70B or 70e9 parameters, or 80 GiB. B alone is 10⁹; after a prefix it is a
+    Valid are 15T tokens, 70B or 70e9 parameters, or 80 GiB. B alone is 10⁹; after a prefix it is a
     byte. `name` is the argument's name in the error message.
     Raises ValueError for another form or more than 1e30, TypeError for a number that is not whole.
 

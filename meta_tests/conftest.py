@@ -306,7 +306,7 @@ def drawn_by_commit(commit, test, cases, sample):
 
 
 def pytest_collection_modifyitems(config, items):
-    """With --quick, leaves out tests marked `prove` but for the `sample` the commit draws."""
+    """With --quick, leaves out tests marked `prove` except the `sample` the commit draws."""
     if not config.option.quick:
         return
     proofs = {}

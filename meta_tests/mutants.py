@@ -2,7 +2,7 @@
 
     python -m meta_tests.mutants --sample 50 --seed TEXT
 
-Mutmut makes the changes, but for the kinds that it lacks. Its runner stays unused: it cannot draw
+Mutmut makes the changes, except the kinds that it lacks. Its runner stays unused: it cannot draw
 a sample, changes no constant of a module, and misses what a test starts in another process.
 """
 

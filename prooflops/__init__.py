@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch only when an instrument is asked for: each run of pytest imports this file."""
+    """Imports torch only when an instrument is used: each run of pytest imports this file."""
     if name not in __all__:
         raise AttributeError(f"module 'prooflops' has no attribute {name!r}")
     from prooflops.copies import refuse_another_accounting

@@ -36,7 +36,7 @@ def format_of(operation: str) -> str:
 
 
 def unusual_formats() -> dict[str, str]:
-    """The operations whose format is not that of a fresh torch; empty before torch 2.9."""
+    """The operations whose format differs from a fresh torch's; empty before torch 2.9."""
     usual = dict.fromkeys(OPERATIONS, "fp32") | dict.fromkeys(ROUNDED_BY_DEFAULT, "tf32")
     formats = {name: format_of(name) for name in OPERATIONS}
     return {name: each for name, each in formats.items() if each != usual[name]}

@@ -143,7 +143,7 @@ def running_node() -> int | None:
 
 
 def phase() -> int:
-    """Whether an operation runs forward, in a backward pass, or there for the second time."""
+    """The phase of the current operation: forward, backward, or recomputed in a backward pass."""
     if torch._C._current_graph_task_id() == -1:
         return FORWARD
     if not torch.is_grad_enabled():
@@ -156,7 +156,7 @@ def phase() -> int:
 
 
 def _dispatched_by_node() -> bool:
-    """Whether a node of the graph dispatched this operation, and not Python code that it called."""
+    """True if a node of the graph dispatched this operation, and not Python code that it called."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         file = frame.f_code.co_filename
@@ -169,7 +169,7 @@ def _dispatched_by_node() -> bool:
 
 
 def _within_checkpoint() -> bool:
-    """Whether torch's checkpointing is at work further up in this thread."""
+    """True if torch's checkpointing is at work further up in this thread."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == checkpoint.__file__ and frame.f_code.co_name in RECOMPUTING:
@@ -185,7 +185,7 @@ def _is_query(func: Any) -> bool:
 
 @cache
 def _is_composed(func: Any) -> bool:
-    """Whether torch composes an operator of others."""
+    """True if torch composes an operator of others."""
     if isinstance(func, torch._ops.HigherOrderOperator):
         return False
     key = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -195,7 +195,7 @@ def _is_composed(func: Any) -> bool:
 
 
 def _has_kernel(func: Any, tensors: list[Tensor]) -> bool:
-    """Whether a kernel of its own runs a composed operator: for nested tensors, or on a device."""
+    """True if a kernel of its own runs a composed operator: for nested tensors, or on a device."""
     if not tensors:
         return False
     if any(tensor.is_nested for tensor in tensors):

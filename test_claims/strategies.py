@@ -32,7 +32,7 @@ _under_test = {"kind": "cpu"}
 
 
 def draw_dtypes_of(device):
-    """From now on the dtypes that are drawn are those that `device` has."""
+    """From now on only dtypes that `device` has are drawn."""
     _under_test["kind"] = device.type
 
 
@@ -254,7 +254,7 @@ class Case(NamedTuple):
 
 @cache
 def covers():
-    """What the statement of each claim covers: rows of calls, dtypes, layouts and sizes."""
+    """The cover of each claim's statement: rows of calls, dtypes, layouts and sizes."""
     tables = read_tables(Path(__file__).with_name("covers.toml"))
     groups = tables.pop("groups")
     rows = {}
@@ -271,7 +271,7 @@ def covers():
 
 
 def makes_sense(names):
-    """Whether a tensor can have all of these: few elements have one layout."""
+    """True if a tensor can have all of these: few elements have one layout."""
     return names.isdisjoint(ALONE) or names.isdisjoint(NOT_CONTIGUOUS)
 
 

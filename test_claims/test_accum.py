@@ -15,13 +15,13 @@ from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import in_fp64, with_dtype
 
 CLASSES = 3
-# How cross_entropy is told to leave an example out of its mean, as padding.
+# The label with which cross_entropy leaves an example out of its mean, as padding.
 IGNORED = -100
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def net_and_batch(device, batch, *, norm=nn.Identity, dtype=torch.float64, width=5, tokens=()):
-    """A small classifier and a batch for it, of rows or of sequences of so many tokens."""
+    """A small classifier and a batch for it, of rows or of sequences of the shape `tokens`."""
     device = with_dtype(device, dtype)
     torch.manual_seed(0)
     first = nn.Linear(width, width)
@@ -46,7 +46,7 @@ def accumulated(net, x, labels, parts, weights):
 
 
 def error_of(net, x, labels, parts, weights):
-    """How far the accumulated gradient is from that of the whole batch."""
+    """The distance between the accumulated gradient and the whole batch's gradient."""
     got = accumulated(net, x, labels, parts, weights)
     whole = accumulated(net, x, labels, [len(x)], [1])
     return relative_error(got, whole)
@@ -127,7 +127,7 @@ WORKLOADS = ((DeepLinear(dim=16, layers=6), 256), (DeepLinear(dim=24, layers=9),
 
 @pytest.fixture(scope="module", params=WORKLOADS, ids=str)
 def measured_step(request, workloads, device):
-    """Runs a step in so many micro-batches, with gradients freed before; gives its phases.
+    """Runs a step in micro-batches, with gradients freed before; returns its phases.
 
     Two for each micro-batch: its forward pass, and its backward pass. Parameters and data are
     not included; both are there whatever the number.

@@ -60,7 +60,7 @@ def measured_peaks(layers, x, counts):
 
 
 def peak_bytes(layers, segments, activation, weight=0):
-    """What `measured_peaks` should give, from the bytes of an activation and of a weight.
+    """The expected result of `measured_peaks`, from the bytes of an activation and a weight.
 
     Backward runs from the last segment to the first. While the last layer of segment s (from 0) of
     k layers is differentiated there are the net's output, the inputs of segments 1 to s, k − 1
@@ -104,7 +104,7 @@ KEPT = {
 
 
 def deep_net(width, layers, function, device):
-    """So many maps of one width, each with the function behind it, and a map to one output."""
+    """`layers` maps of one width, each with the function behind it, and a map to one output."""
     parts = []
     for _ in range(layers):
         parts.append(nn.Linear(width, width))

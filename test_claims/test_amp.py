@@ -67,7 +67,7 @@ def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, di
         at_most(error, most, "a gradient's error")
 
 
-# How autocast chooses: its own dtype, fp32 on every device or on CUDA alone, or as operands are.
+# The choices of autocast: its own dtype, fp32 on every device or on CUDA alone, or the operands'.
 PRODUCTS = [
     "linear",
     "linear of 4 dimensions",
@@ -244,7 +244,7 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
 
 
 def deprecations(make):
-    """What `make` returns, and the texts of the deprecations of which it warns."""
+    """The result of `make`, and the texts of its deprecation warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = make()
@@ -259,7 +259,7 @@ def enabled_on(device):
 
 
 def settings_of(made):
-    """What a scaler, or a region of autocast, does on CUDA."""
+    """The settings of a scaler, or of a region of autocast, on CUDA."""
     if isinstance(made, torch.amp.GradScaler):
         return made.is_enabled(), made.state_dict()
     with made:

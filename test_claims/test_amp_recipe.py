@@ -159,7 +159,7 @@ def gradients_of(net):
 
 
 def off_by_low_operands(net, x, dtype, scale, backward):
-    """How far gradients are off where each layer's input, or the gradient of its output, is cast.
+    """The error of gradients if each layer's input, or the gradient of its output, is cast.
 
     The cast is to `dtype` and back; a gradient is multiplied by `scale` before and divided after.
     """

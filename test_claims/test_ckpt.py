@@ -46,7 +46,7 @@ def uninterrupted(device, kinds, optimizer=torch.optim.AdamW):
 
 
 def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
-    """How far losses and final weights of a run that resumed at `cut` are from one that went on.
+    """The distance of losses and final weights between a run resumed at `cut` and an unbroken one.
 
     It is a fresh run from the same seed, as a script started again would be; of the checkpoint it
     restores only the parts `kept`.

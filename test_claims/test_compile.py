@@ -104,7 +104,7 @@ def wave(x):
     scope="session", params=[(gelu, 9), (horner, 8), (wave, 6)], ids=["gelu", "horner", "wave"]
 )
 def fused(request, x):
-    """A function, its compiled form, its number of operations, and that of its compiled kernels."""
+    """A function, its compiled form, and the numbers of its operations and compiled kernels."""
     from torch._inductor import metrics
 
     function, operations = request.param
@@ -418,7 +418,7 @@ def test_a_compiled_net_has_outputs_and_gradients_of_the_uncompiled_one(device):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)]
     net = torch.nn.Sequential(torch.nn.LayerNorm(64), *layers).to(device)
-    # The inputs have three dimensions, of which the last is not contiguous.
+    # The inputs have three dimensions; the last is not contiguous.
     inputs = torch.randn(4, 64, 30, device=device).mT
 
     def outputs_and_gradients(forward):

@@ -39,7 +39,7 @@ INTEGERS = ("uint8", "uint16", "int16", "int32", "int64")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the token files of this module are."""
+    """The folder of this module's token files."""
     return tmp_path_factory.mktemp("tokens")
 
 

@@ -33,7 +33,7 @@ def values_of(name, device):
 
 
 def assert_fields(device, name, should):
-    """That patterns have so many exponent and fraction bits, as the format table says."""
+    """Asserts that patterns have the exponent and fraction bits of the format table."""
     __tracebackhide__ = True
     row = format_of(name)
     values = values_of(name, device)
@@ -180,7 +180,7 @@ def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(device, magni
     exponent=st.integers(-126, 126) | st.integers(-27, 17),
     sign=signs,
 )
-# Where fp16's spacing is twice bf16's; and the float32 below 65520.
+# In this case fp16's spacing is twice bf16's; and the float32 below 65520.
 @example(fraction=0, exponent=-18, sign=1)
 @example(fraction=2**23 - 2**12 - 1, exponent=15, sign=1)
 @example(fraction=2**23 - 2**12, exponent=15, sign=-1)
@@ -215,7 +215,7 @@ def test_bf16_ends_four_thousandths_below_fp32_and_has_its_least_normal(device):
 
 
 def results_of(dtype, device, x, y):
-    """What each operation makes of two numbers in this dtype: of one pair, and of 600 at once.
+    """The result of each operation on two numbers in this dtype: one pair, and 600 at once.
 
     A product of matrices has one term, or else it would be a sum.
     """

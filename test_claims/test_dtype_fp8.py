@@ -276,7 +276,7 @@ print(packed.float().cpu().numel())
 
 
 def values_of_a_cast_from_fp4(packed):
-    """How many values a cast to fp32 gives; None where it fails.
+    """The number of values that a cast to fp32 returns; None where it fails.
 
     In a process of its own for a GPU: on CUDA (torch 2.11) the cast ends in a device-side assert,
     which takes the GPU away from the process.

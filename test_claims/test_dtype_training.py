@@ -68,7 +68,7 @@ def test_a_large_bf16_matmul_is_faster_than_fp32_with_a_bf16_unit(device, isa, s
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
-# On some cards both have as many units.
+# On some cards both have the same number of units.
 @pytest.mark.needs("cpu")
 @pytest.mark.parametrize("n", [256, 384])
 def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):

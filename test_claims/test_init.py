@@ -39,7 +39,7 @@ def root_mean_square(x):
 
 
 def deviation_bounds(deviation, samples):
-    """Where the root mean square of `samples` N(0, deviation²) values lies: squares are a χ²."""
+    """Bounds of the root mean square of `samples` N(0, deviation²) values: squares are a χ²."""
     squares = scipy.stats.chi2(samples)
     low = squares.ppf(FALSE_ALARM / 2) / samples
     high = squares.isf(FALSE_ALARM / 2) / samples
@@ -47,7 +47,7 @@ def deviation_bounds(deviation, samples):
 
 
 def share_bounds(share, samples):
-    """Where the share of samples lies that have a property of this probability: a binomial."""
+    """Bounds of the share of samples that have a property of this probability: a binomial."""
     number = scipy.stats.binom(samples, share)
     low = number.ppf(FALSE_ALARM / 2)
     high = number.isf(FALSE_ALARM / 2)
@@ -55,7 +55,7 @@ def share_bounds(share, samples):
 
 
 def growth_bounds(width, layers, deviation=1.0):
-    """Where the growth of a vector's root mean square lies over square layers of normal weights.
+    """Bounds of the growth of a vector's root mean square over square layers of normal weights.
 
     Each layer multiplies the squared length by deviation² times an independent χ² of `width`
     degrees of freedom. The bound is Chernoff's, of the sum of their logarithms: right for any tilt,
@@ -85,7 +85,7 @@ def truncated_moment(power, bound):
 
 
 def truncated_deviation_bounds(bound, samples):
-    """Where the root mean square of `samples` truncated normal values lies: a mean of squares."""
+    """Bounds of the root mean square of `samples` truncated normal values: a mean of squares."""
     variance = truncated_moment(2, bound)
     fourth = truncated_moment(4, bound)
     spread = SIGMAS * math.sqrt((fourth - variance**2) / samples)

@@ -262,7 +262,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("too_early", [False, True])
 def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(device, name, too_early):
-    """Where it steps before, the first rate is never used."""
+    """If it steps before, the first rate is never used."""
     schedule, share = SCHEDULES[name]
     parameters = [nn.Parameter(torch.zeros(3, device=device)) for _ in range(2)]
     groups = [{"params": parameters[:1]}, {"params": parameters[1:], "lr": BIAS_RATE}]

@@ -36,7 +36,7 @@ from test_claims.strategies import (
     stretched,
 )
 
-# A claim, the shapes of both operands, and that of their product.
+# A claim, the shapes of both operands, and the product's shape.
 PRODUCTS = [
     ("matmul.2d", (16, 32), (32, 2), (16, 2)),
     ("matmul.2d", (16, 32), (32, 64), (16, 64)),
@@ -175,7 +175,7 @@ def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal,
 
 
 def fractions(*shape, device):
-    """Values from 0.5 to 1.5, of which a format of fewer bits keeps few."""
+    """Values from 0.5 to 1.5; a format of fewer bits keeps few of them."""
     return torch.rand(shape).add(0.5).to(device)
 
 
@@ -188,7 +188,7 @@ def assert_near(what, got, should):
 
 
 def loop_and_batch(device, number, m, k, n):
-    """So many products of (m, k) by (k, n), in a Python loop and as one batch."""
+    """`number` products of (m, k) by (k, n), in a Python loop and as one batch."""
     x = integers(number, m, k, device=device)
     w = integers(number, k, n, device=device)
     looped, batched = (torch.empty(number, m, n, device=device) for _ in range(2))
@@ -357,8 +357,8 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     )
 
 
-# FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean,
-# divide.
+# FLOPs per element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square,
+# mean, divide.
 BY_HAND = {
     "add": 1,
     "mul": 1,

@@ -215,7 +215,7 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 
     per_parameter = memory.bytes_per_parameter(recipe=recipe)
     said, of_state = SAID[recipe]
-    agree("bytes a parameter", got=got.total / n, formula=per_parameter, said=said)
+    agree("bytes per parameter", got=got.total / n, formula=per_parameter, said=said)
     equal((got.state + got.master) / n, of_state, "bytes of state a parameter")
 
 
@@ -340,7 +340,7 @@ def test_emptying_the_cache_returns_no_block_between_used_ones(device):
 
 
 def step_counts(device, net, optimizer=""):
-    """How many step counts are on the device: every parameter's on the CPU, elsewhere ASGD's."""
+    """The number of step counts on the device: every parameter's on the CPU, elsewhere ASGD's."""
     return len(list(net.parameters())) if device.type == "cpu" or optimizer == "asgd" else 0
 
 

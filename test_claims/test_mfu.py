@@ -28,7 +28,7 @@ H100 = ACCELERATORS["H100 SXM5 80GB"]
 # The lecture multiplies this product on an H100.
 EXAMPLE = (16384, 32768, 8192)
 FP32_S, BF16_S = 0.16, 0.03
-# What it takes in fp32 and bf16, and the shares of the peak: the lecture's, and this suite's own
+# Its time in fp32 and bf16, and the shares of the peak: the lecture's, and this suite's own
 # measurement of an H200 with torch 2.11 (26 November 2026).
 TAKEN = {
     "H100 SXM5 80GB": ((FP32_S, 0.82), (BF16_S, 0.30)),
@@ -293,7 +293,7 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 @pytest.mark.parametrize("times", [1, 2])
 def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
     """Even where their FLOPs count as the model's, their share of the time is larger."""
-    # An accelerator's cache cannot contain so many rows. With so few columns a norm takes long
+    # An accelerator's cache cannot contain all of these rows. With so few columns a norm takes long
     # compared with a product.
     rows, dim, dtype = 2**16, 512 * times, torch.bfloat16
     if device.type == "cpu":

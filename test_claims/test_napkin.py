@@ -124,7 +124,7 @@ def test_training_days_are_those_of_a_run_that_never_waits(workloads, net, token
 @pytest.mark.claim("napkin.stalls")
 @pytest.mark.parametrize("waits", ["for data", "for its turn"])
 def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, speed, waits):
-    """What it costs here: batches gathered row by row, or a step that queues behind a product."""
+    """The cost here: batches gathered row by row, or a step that queues behind a product."""
     net = DeepLinear(dim=64, layers=2)
     model = workloads.build(net, device=device)
     rows = workloads.inputs(net, 256, device=device)

@@ -54,7 +54,7 @@ def test_the_allocator_sees_so_many_copies_appear(metered_device, optimizer, buf
 
 
 def assert_copies(optimizer, buffers, weights, **options):
-    """That the first step allocates so many copies of the parameters, and the second nothing."""
+    """Asserts that the first step allocates `buffers` copies of the parameters, the second none."""
     __tracebackhide__ = True
     parameters = [torch.nn.Parameter(each.clone()) for each in weights]
     for parameter in parameters:

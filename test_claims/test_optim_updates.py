@@ -216,7 +216,7 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
 
 
 def moved(optimizer, device, gradients, decay=0.0, start=0.0, **options):
-    """What each step moves; one parameter a column. `decay` times the weights joins a gradient."""
+    """The move of each step, one parameter a column; `decay` times the weights joins a gradient."""
     parameter = torch.nn.Parameter(torch.full_like(gradients[0], start, device=device))
     stepper = optimizer([parameter], **options)
     path = [parameter.detach().clone()]

@@ -133,7 +133,7 @@ def test_another_process_repeats_a_run_from_its_seed(fresh_process):
 
 
 class Stream(NamedTuple):
-    """How a generator is seeded, and how it draws a number."""
+    """A generator's functions to seed it and to draw a number."""
 
     seed: Callable
     draw: Callable
@@ -195,7 +195,7 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
 @pytest.mark.claim("rand.cuda-seed-all")
 @given(seed=seeds)
 def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
-    """Whether there are any or not: without one the call is remembered until CUDA is used."""
+    """With or without a device: without one the call is remembered until CUDA is used."""
     heard = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "manual_seed_all", heard.append)
@@ -285,7 +285,7 @@ SOURCES = ("init", "dropout", "order", "augmentation")
 
 
 class Program(NamedTuple):
-    """A training run but for its seeds."""
+    """A training run except its seeds."""
 
     width: int
     batch_size: int
@@ -295,7 +295,7 @@ class Program(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What each source of randomness drew in a run, and the losses."""
+    """The draws of each source of randomness in a run, and the losses."""
 
     draws: dict
     losses: list

@@ -37,7 +37,7 @@ from test_claims.strategies import (
 )
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
-# Three operands of so many elements, 128 KiB each, stay in the cache of one core.
+# Three operands of this size, 128 KiB each, stay in the cache of one core.
 IN_CACHE = 2**15
 # Each call of an operation on memory takes milliseconds.
 FEW = {"pairs": 15}
@@ -227,7 +227,7 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
 
 
 def work_by_definition(definition, *arguments, dtype="bf16"):
-    """What numpy does for a definition: a FLOP an element; operands and result move once."""
+    """numpy's work for a definition: one FLOP per element; operands and result move once."""
     done = []
 
     class Tallied(np.ndarray):
@@ -410,7 +410,7 @@ def test_products_of_larger_matrices_do_more_flops_a_byte(device, sides, factor)
         intensities.append(Fraction(dispatched.total, dispatched.moved_bytes))
     small, large, vector = intensities
     equal(large, factor * small, "FLOPs per byte of a large product")
-    assert vector < 1, f"a matrix times a vector does {vector} FLOPs a byte"
+    assert vector < 1, f"a matrix times a vector does {vector} FLOPs per byte"
 
 
 @pytest.mark.claim("roof.larger-matrices")

@@ -1,7 +1,7 @@
 """The microarchitecture of a CPU, by the numbers that its cores state.
 
-A virtual machine often names its CPU "Intel(R) Xeon(R) Processor" or "AMD EPYC". Such a name tells
-neither the rates of its units nor which other machines are comparable.
+A virtual machine often names its CPU "Intel(R) Xeon(R) Processor" or "AMD EPYC". From this name
+neither the rates of its units nor the comparable machines are known.
 """
 
 import json

@@ -1,14 +1,14 @@
 """The least that a healthy device delivers: the floors that benchmarks assert, with sources.
 
 A floor in `floors.json` is a rate (`B/s`), a time (`s`) or a share of a nominal rate. The nominal
-rate is the dense peak of the dtype (`peak`) or the memory's bandwidth (`bandwidth`). It may also be
-the rate of the link to host or peer (`link`), or this run's best product (`ceiling`). Some sources
+rate is the dense peak of the dtype (`peak`) or the memory's bandwidth (`bandwidth`). Other nominal
+rates are the link to host or peer (`link`), and this run's best product (`ceiling`). Some sources
 publish a range of healthy devices (`healthy`), or a threshold for accepting a node (`accepted`).
-Other programs and hosts measured those, so the floor is the low end less 5 %, the allowance of
-SuperBench. Elsewhere the floor is the figure of one healthy device (`one`) less 10 %, because
-another may differ by 5 % or more. Or it is the figure of a training run (`run`) less 15 %. A row
-applies to named devices, to a generation, or to any device. A floor for any device is wide: it
-finds only defects of a factor.
+Published figures come from other programs and hosts, so the floor is the low end less 5 %, the
+allowance of SuperBench. Elsewhere the floor is the figure of one healthy device (`one`) less 10 %,
+because another may differ by 5 % or more. Or it is the figure of a training run (`run`) less 15 %.
+A row applies to named devices, to a generation, or to any device. A floor for any device is wide:
+it finds only defects of a factor.
 
 `one_at_clock` is a share of the rate of all units at the clock that ran. Power and heat hardly
 change it. A card must reach both floors.
@@ -77,11 +77,11 @@ class Floor(NamedTuple):
 
     @property
     def is_stated(self) -> bool:
-        """Whether somebody stated it for this run, by an option or a reference record."""
+        """True if somebody stated it for this run, by an option or a reference record."""
         return self.source.startswith(("--floor", "reference "))
 
     def is_met(self, value: float, at_clock: float | None = None) -> bool:
-        """Whether a share, rate or time reaches the floor, also at the clock that ran."""
+        """True if a share, rate or time reaches the floor, also at the clock that ran."""
         if self.of == "s":
             return value <= self.limit
         slow = self.at_clock is not None and at_clock is not None and at_clock < self.at_clock
@@ -140,8 +140,8 @@ def compared(
 def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
     """The floor of a figure on a device, by row or name; None where there is none.
 
-    The device's own floor comes first, then its generation's, then that of any device. `kind` is
-    `torch.device.type`: CPUs have separate floors, as shares of the bound from their instruction
+    The device's own floor comes first, then its generation's, then the floor of any device. `kind`
+    is `torch.device.type`: CPUs have separate floors, as shares of the bound from their instruction
     sets, cores and clock.
     Raises ValueError for an unknown figure.
 

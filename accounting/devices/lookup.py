@@ -19,7 +19,7 @@ def device_named(
     Names are compared exactly: `NVIDIA L4` is part of `NVIDIA L40S`, and a MIG slice is its card's
     name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`, `units` is
     `multi_processor_count` (XPU: `max_compute_units`); a row with another one is not this device.
-    AMD's names come from a file of the host, so arch and units find those rows without the name,
+    AMD's names come from a file of the host, so arch and units find AMD's rows without the name,
     and `memory_bytes` separates MI300X from MI325X.
 
     >>> device_named("NVIDIA A100-SXM4-80GB").label
@@ -52,10 +52,10 @@ def device_named(
 def device_called(name: str) -> Accelerator:
     """The row that a person means by `name`.
 
-    It is found by its label, by torch's name, or by words that match only one row. Case,
+    A device is found by its label, by torch's name, or by words that match only one row. Case,
     punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM",
-    "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. This is for
-    planning; use `device_named` for a running device.
+    "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. Use this
+    function for planning, and `device_named` for a running device.
     Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError
     for other than a string.
 
@@ -101,7 +101,7 @@ def _rows_called(name: str) -> list[Accelerator]:
 
 
 def _fits(word: str, whole: str) -> bool:
-    """Whether two words are equal up to digits at the end: "sxm" fits SXM5."""
+    """True if two words are equal up to digits at the end: "sxm" fits SXM5."""
     return word == whole or (
         len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole))
     )
@@ -117,7 +117,7 @@ def _words(name: str) -> list[str]:
 
 
 def _has_memory(row: Accelerator, memory_bytes: int) -> bool:
-    """Whether the label's GB (in effect GiB) are within 5 % of the driver's bytes."""
+    """True if the label's GB (in effect GiB) are within 5 % of the driver's bytes."""
     return any(abs(memory_bytes / size - 1) < 0.05 for size in row.memory_sizes)
 
 

@@ -4,7 +4,7 @@ Query it through `accounting.devices`.
 
 A figure in `peaks.json` is the rate of *one device as the framework sees it*: dense, without 2:4
 sparsity, a fused multiply-add counted as 2. Peaks are in TFLOP/s (int8: TOP/s), bandwidths in GB/s.
-A row has two clocks in MHz, that of the vector units and that of the matrix units. A figure that is
+A row has two clocks in MHz, of the vector units and of the matrix units. A figure that is
 not settled is absent, never filled by analogy. So is the figure of a unit that the device lacks.
 
 A cell is a bare number if the vendor prints it as dense. Otherwise it names its kind:

@@ -48,7 +48,7 @@ _LACKING = {
 
 
 def has_dtype(kind: str, dtype: Dtype) -> bool:
-    """Whether torch has tensors of this dtype on devices of this kind (`torch.device.type`).
+    """True if torch has tensors of this dtype on devices of this kind (`torch.device.type`).
 
     Apple's GPUs have no fp64, and torch's back end for them no 8-bit floats. Whether a device
     multiplies a dtype is another question: `peak_flop_per_s`. Raises ValueError for an unknown
@@ -71,7 +71,7 @@ def peak_flop_per_s(
 
     `device` is a row or a name. int8 counts operations. `path="matrix"` uses the matrix units if
     there are any: fp64 on an A100 is 19.5 TFLOP/s. `path="vector"` (fp64 and fp32 only) bounds
-    elementwise kernels: 9.7. fp32 is true fp32; ask for tf32 if TF32 is allowed.
+    elementwise kernels: 9.7. fp32 is true fp32; pass tf32 if TF32 is allowed.
     `accumulate="fp16"` is twice as fast on GeForce cards, but not torch.matmul's default.
     Raises ValueError for an unknown dtype, and for a name that fits several devices, such as
     "H100", naming them.

@@ -41,7 +41,7 @@ def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False):
 
 
 def saved_bytes(forward, held):
-    """Bytes of the storages that autograd saves in `forward()`, each once, but for those `held`."""
+    """Bytes of the storages that autograd saves in `forward()`, each once, except those `held`."""
     others = {tensor.untyped_storage().data_ptr() for tensor in held}
     kept = {}
 

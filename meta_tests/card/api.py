@@ -323,7 +323,7 @@ def _properties(card):
 
 
 def _cuda(card, kernels):
-    """The functions of `torch.cuda` but for those about memory and random numbers."""
+    """The functions of `torch.cuda` except those about memory and random numbers."""
     stream_class, event_class = _streams(card)
     properties = _properties(card)
 

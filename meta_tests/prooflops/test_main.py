@@ -140,7 +140,7 @@ def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, monkeypatch):
     assert parameters == MODELS["Qwen/Qwen3-8B"]["parameters"]
 
 
-# As the reports and model cards state them, but for two: Qwen3's 40,960 are 32,768 of output and
+# As the reports and model cards state them, except two: Qwen3's 40,960 are 32,768 of output and
 # 8,192 of prompt, and DeepSeek-V3 was trained on up to 131,072 of the 163,840 of its config.
 CONTEXTS = {
     1024: ("gpt2", "gpt2-xl", "openai-community/gpt2", "openai-community/gpt2-xl"),

@@ -157,7 +157,7 @@ def _readable(tensor: Any) -> bool:
 
 
 class UnreadableError(ValueError):
-    """Which pairs attend, by a mask or by where sequences end, has no values on its device."""
+    """The pairs that attend are unknown: the mask or the sequences' ends have no values."""
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:

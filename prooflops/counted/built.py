@@ -172,7 +172,7 @@ def _ignored(values: Mapping[str, Any], config: Any, code: str) -> Iterator[str]
 
 
 def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
-    """Builds the architecture that the config names, else that of the first known task."""
+    """Builds the architecture that the config names, or else the one of the first known task."""
     for architecture in values.get("architectures") or ():
         own: Any = getattr(transformers, str(architecture), None)
         if own is not None and getattr(own, "config_class", None) is type(config):

@@ -59,7 +59,7 @@ def _experts_per_token(config: Any) -> int:
 def _of_module(
     path: str, module: nn.Module, own: dict[str, Any], new: set[str], chosen: int
 ) -> Iterator[LinearMaps | OtherParameters]:
-    """The parts of a module's own parameters, of which `new` are not stored before."""
+    """The parts of a module's own parameters; `new` are the ones not stored before."""
     weight = own.get("weight")
     if weight is not None and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
         bias = {"weight", "bias"} <= new

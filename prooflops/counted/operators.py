@@ -137,7 +137,7 @@ def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 @product("linear_backward")
 def _linear_backward(_out: Any, x: Any, grad: Any, _weight: Any, mask: Any) -> int:
-    """Each gradient pairs the same factors as the forward pass; that of a bias is a sum."""
+    """Each gradient pairs the same factors as the forward pass; a bias's gradient is a sum."""
     return _product(grad, x) * sum(map(bool, mask[:2]))
 
 
@@ -297,7 +297,7 @@ fused_layer(
 
 
 # --- elementwise operations and reductions: one FLOP per element and function ---------------------
-# A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost
+# A fused operator counts each function that it fuses, so that a fused and an unfused layer cost
 # the same.
 
 
@@ -307,7 +307,7 @@ def elementwise(names: str) -> Callable[[Formula], Formula]:
 
 
 def per_result(names: str, flops: int) -> None:
-    """Operators that do as many FLOPs for each element of their result."""
+    """Operators that do `flops` FLOPs for each element of their result."""
 
     @elementwise(names)
     def _per_result(out: Any, *_: Any) -> int:
@@ -499,7 +499,7 @@ def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
 
 
 def pooling(dimensions: int) -> None:
-    """The formulas of pooling over so many dimensions.
+    """The formulas of pooling over this number of dimensions.
 
     Every element of a window is read once: a comparison or an addition; in the backward pass, one
     addition each.
@@ -537,7 +537,7 @@ def _chosen(options: dict[str, Any]) -> int:
 
 
 def fused_optimizer(names: str, flops: int) -> None:
-    """Optimizers that do as many FLOPs for each parameter without options."""
+    """Optimizers that, without options, do `flops` FLOPs for each parameter."""
 
     @elementwise(names)
     def _step(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:

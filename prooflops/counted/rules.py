@@ -19,7 +19,7 @@ from prooflops.trace import tensors_in
 # Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts,
 # reorders or describes data (views and their copies are recognised by their schema). "untouched"
 # ones allocate, resize or describe. Of "first unread" ones the first argument only gives shape and
-# dtype, or is overwritten; "gathers" read only as many elements of it as they return.
+# dtype, or is overwritten; "gathers" read only one element of it for each that they return.
 KINDS: dict[str, frozenset[str]] = {
     kind: frozenset(names)
     for kind, names in json.loads(
@@ -118,7 +118,7 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
 
 
 def _is_attention(packet: Any) -> bool:
-    """Whether an operator of torch runs a fused kernel of attention."""
+    """True if an operator of torch runs a fused kernel of attention."""
     plain = _plain_name(packet)
     namespace = "torch_attn" if plain in VARLEN else "aten"
     return plain in ATTENTION and _name(packet) == f"{namespace}.{plain}"

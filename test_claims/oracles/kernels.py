@@ -57,7 +57,7 @@ ROW = 4096
 
 @dataclass(frozen=True)
 class Operands:
-    """Two operands, a result and scratch of as many elements."""
+    """Two operands, a result and scratch, all of the same size."""
 
     x: Tensor
     y: Tensor

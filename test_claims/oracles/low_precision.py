@@ -151,7 +151,7 @@ def scales_of(weight, bits, granularity):
 
 
 def quantised(weight, bits, granularity=PER_CHANNEL):
-    """`weight` (outputs, inputs) rounded to so many bits; its gradient passes straight through."""
+    """`weight` (outputs, inputs) rounded to `bits`; its gradient passes straight through."""
     scales = scales_of(weight, bits, granularity).contiguous()
     top = 2 ** (bits - 1) - 1
     zeros = torch.zeros_like(scales, dtype=torch.int32)

@@ -165,7 +165,7 @@ def einsums(draw, operands=(1, 3), plain=False):
 
 @st.composite
 def _stretching(draw, letters, own):
-    """The sizes of a term, of which one that occurs once is seldom 1, and stretches."""
+    """The sizes of a term; a size that occurs once is seldom 1, and then stretches."""
     once = [letters.count(letter) == 1 and draw(st.integers(0, 7)) == 7 for letter in letters]
     for place, stretches in enumerate(once):
         if stretches:

@@ -168,7 +168,7 @@ class Task:
             for parameter, path, gradient in zip(parameters, paths, gradients, strict=True):
                 path.append(parameter.detach().cpu().numpy().copy())
                 left = np.array(parameter.grad.tolist())
-                # Where torch updates all tensors at once, it adds Nesterov's momentum to the
+                # If torch updates all tensors at once, it adds Nesterov's momentum to the
                 # gradients themselves.
                 same = options.get("nesterov") or np.array_equal(left, gradient[step])
                 assert same, f"a step changed its gradient {gradient[step]} to {left}"

@@ -1,4 +1,4 @@
-"""How far a kernel may lie from the exact result, by bounds of its rounding errors.
+"""The largest error of a kernel, by bounds of its rounding errors.
 
 A definition runs in fp64. Running error analysis (Higham, Accuracy and Stability of Numerical
 Algorithms, 2nd edition, section 3.3): each operation passes on the errors of its operands and adds
@@ -35,7 +35,7 @@ MOVES = {
 
 
 def sum_units(terms):
-    """Error of a sum of so many terms, in unit roundoffs of the sum of their magnitudes.
+    """Error of a sum of `terms` terms, in unit roundoffs of the sum of their magnitudes.
 
     n is Higham's γ_n to first order, right for any order of adding; 8·√n is the statistical bound
     (Higham and Mary 2019, theorem 2.4), which is the lower one from 64 terms on.
@@ -45,7 +45,7 @@ def sum_units(terms):
 
 @dataclass(frozen=True)
 class Precision:
-    """What rounding to a format errs by: `unit` of a value, and `least` where it is subnormal."""
+    """The error of rounding to a format: `unit` of a value, and `least` where it is subnormal."""
 
     unit: float
     least: float = 0.0
@@ -114,7 +114,7 @@ def _is_real(x):
 
 
 def _place(x):
-    """Where a value lies tells it apart: autograd hands a saved one back as another object."""
+    """The address identifies a value: autograd returns a saved one as another object."""
     return x.data_ptr(), tuple(x.shape), x.stride()
 
 

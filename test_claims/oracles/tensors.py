@@ -22,7 +22,7 @@ def layout_of(x):
 
 
 def shares_storage(x, y):
-    """Whether two live tensors lie in one allocation."""
+    """True if two live tensors lie in one allocation."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 

@@ -72,7 +72,7 @@ class Training:
 
     @property
     def parts(self):
-        """How all that changes in this run is read and put back, by name."""
+        """By name: functions that read and restore each part of the state of this run."""
         rest = {
             "step": (lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
             "scheduler": (self.scheduler.state_dict, self.scheduler.load_state_dict),

@@ -262,7 +262,7 @@ def gelu_by_tanh(x):
 
 @computed_by(functional.silu)
 def silu(x):
-    # x times the logistic function of it, whose slope cancels as that of tanh does
+    # x times its logistic function, whose slope cancels as the slope of tanh does
     return x * 0.5 * (1 + (x * 0.5).tanh())
 
 
@@ -360,7 +360,7 @@ def drawn_shape(elements, width, rng):
 
 
 def layouts_of(kernel, arguments, turn):
-    """The layout of each argument; in as many turns as there are layouts each has them all."""
+    """The layout of each argument in this turn; over all turns each argument has every layout."""
     return [kernel.layouts[(turn + place) % len(kernel.layouts)] for place in range(arguments)]
 
 
@@ -374,7 +374,7 @@ def checked_rows(kernel, elements, shape, rng):
 
 
 def torch_dtype(precision):
-    """What tensors of a precision are: TF32 is a way to multiply those of fp32."""
+    """The dtype of tensors of a precision: TF32 is a way to multiply fp32 tensors."""
     return TORCH_DTYPES["fp32" if precision == "tf32" else precision]
 
 
@@ -385,7 +385,7 @@ def running_error(
     device,
     after=None,
 ):
-    """What bounds the errors of a kernel's forward or backward pass."""
+    """The bounds of the errors of a kernel's forward or backward pass."""
     own = Precision.of(torch_dtype(precision))
     products = 0.0
     if kernel.tf32_by_default and device.type == "cuda" and precision == "fp32":

@@ -65,7 +65,7 @@ def test_the_modules_and_operators_sum_to_the_step(facts, name):
     executed = sum(row.flops for row in facts.breakdown.operators)
     assert executed == FORWARD[name] + BACKWARD[name]
     assert next(row.parameters for row in rows if row.name == "") == PARAMETERS[name]
-    # But for boxed numbers and the loss.
+    # Except boxed numbers and the loss.
     held = facts.memory.row(HELD).measured_bytes
     assert sum(row.kept_bytes for row in rows) == pytest.approx(held, rel=0.02)
     assert min(facts.breakdown.phases_s.values()) > 0
@@ -88,7 +88,7 @@ def test_what_is_recomputed_is_executed_and_not_needed(examined):
     ],
 )
 def test_a_step_that_is_not_run_has_the_figures_of_one_that_is(examined, factory):
-    """But for times and what is measured."""
+    """Except times and what is measured."""
     ran = examined(factory)
     instance, optimizer = ran.instance, ran.instance.optimizer
     known = signature(type(optimizer)).parameters

@@ -20,7 +20,7 @@ from prooflops.model.tables import STEP_TITLE, sections_of
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.terminal import section_lines
 
-# A step at 12 MFLOP/s, far longer than its launches, at half of the own ceiling.
+# A step at 12 MFLOP/s, far longer than its launches, at half of this machine's ceiling.
 RATE = 12e6
 QUIET = {"spread": 0.02, "rounds": 20, "bytes_per_s": 1e15}
 
