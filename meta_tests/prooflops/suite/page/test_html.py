@@ -1,18 +1,18 @@
 """report.html of a whole run: complete, self-contained, small, and of hostile text."""
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 
 from meta_tests.conftest import ROOT
 from prooflops.suite.page.page import page_of
 from prooflops.suite.page.words import WORDS
-from prooflops.suite.registry import Claim, Source
 from prooflops_gate.page.html import html
-from prooflops_gate.page.section import anchor_of_word
+from prooflops_gate.page.plot import Axis, Plot, Point, Rule
+from prooflops_gate.page.section import Bar, Mark, Section, anchor_of_word
 
 HOSTILE = (
     '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>'
-    "\u202e\u0000&amp; {{ 7*7 }}"
+    '\u202e\u0000&amp; {{ 7*7 }} javascript:alert(1) https://e.org/"onload="x'
 )
 
 
@@ -32,35 +32,35 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
-    usual = Tags(page)
-    cited = (f"x {HOSTILE}",)
-    row = Claim(HOSTILE, HOSTILE, cited, "holds-if", "number", condition=HOSTILE, note=HOSTILE)
-    claim = replace(
-        report.claims[0],
-        claim=row,
-        verdict=HOSTILE,
-        reason=HOSTILE,
-        figures=(HOSTILE,),
-        tests=(HOSTILE,),
-    )
-    sources = {**report.sources, "x": Source("x", HOSTILE, f"javascript:{HOSTILE}")}
-    benches = []
-    for each in {each.family: each for each in report.benchmarks}.values():
-        info = {**each.info, "label": HOSTILE, "dtype": HOSTILE}
-        benches.append(replace(each, name=HOSTILE, fullname=HOSTILE, info=info))
-    hostile = replace(
-        report,
-        machine={**report.machine, "name": HOSTILE},
-        claims=(claim, *report.claims[1:]),
-        sources=sources,
-        benchmarks=tuple(benches),
-        command=HOSTILE,
-        revision=HOSTILE,
-        partial=HOSTILE,
-        trends=tuple(replace(each, name=HOSTILE) for each in report.trends),
-    )
-    page = html(page_of(hostile))
+def poisoned(part):
+    """A part of a page, with hostile text in place of each of its texts."""
+    if isinstance(part, str):
+        return HOSTILE
+    if isinstance(part, list | tuple):
+        return [poisoned(each) for each in part]
+    if isinstance(part, dict):
+        return {key: poisoned(each) for key, each in part.items()}
+    if not is_dataclass(part):
+        return part
+    # A tone is of a fixed few.
+    texts = {each.name: poisoned(getattr(part, each.name)) for each in fields(part)}
+    return replace(part, **texts | ({"tone": part.tone} if "tone" in texts else {}))
+
+
+# What the report of a run without floors and links lacks.
+DRAWN = Plot("plot", Axis(), Axis(), [Point(0, 1, "a", link="b")], rules=[Rule(0.5, "c", link="d")])
+LACKING = (
+    Section("bars", bars=[Bar("a", "b", share="c", note="d", mark=Mark("e"))]),
+    Section("plot", plot=DRAWN),
+    Section("nothing", absent="none"),
+)
+
+
+def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report):
+    whole = page_of(report)
+    whole = replace(whole, sections=[*whole.sections, *LACKING])
+    usual = Tags(html(whole))
+    page = html(poisoned(whole))
     found = Tags(page)
     assert [tag for tag, _ in found.tags].count("script") == 1
     assert {tag for tag, _ in found.tags} <= {tag for tag, _ in usual.tags} | {"strong"}
