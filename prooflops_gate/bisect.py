@@ -30,7 +30,7 @@ from prooflops_gate.unpatched import time
 # git's exit code where commits that could not be decided are all that is left.
 ONLY_SKIPPED = 2
 FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
-# What git's bisection is told of a verdict; any other skips the commit.
+# The answer to git's bisection for a verdict; any other verdict skips the commit.
 WORDS = {"SLOWER": "bad", "SAME": "good", "FASTER": "good"}
 
 

@@ -19,9 +19,9 @@ from prooflops_gate.rows import TIME, Row, joined, one_sided, with_skips
 from prooflops_gate.selection import function_of, is_gone
 from prooflops_gate.task import TOOK_TOO_LONG, Pair, Replicate
 
-# So many benchmarks are named in a refusal.
+# A refusal names at most this many benchmarks.
 MOST_NAMED = 3
-# Other work alone makes one process take up to so many times as long as another.
+# Other work alone makes one process take up to this many times as long as another.
 GROWN = 3.0
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-# What a hook inherits names the user's repository, index and objects, or how git reads a path.
+# Variables that a hook inherits name the user's repository, index and objects.
 # These are the names of `git rev-parse --local-env-vars`, without the configuration that git
 # itself passes on to other repositories, and what `git --literal-pathspecs` and a push set.
 HOOK_VARIABLES = (

@@ -1,4 +1,4 @@
-"""Refuses to begin without the packages that something needs, none of which it imports."""
+"""Refuses to begin without the packages that something needs; imports none of them."""
 
 import sys
 from collections.abc import Sequence

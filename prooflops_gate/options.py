@@ -26,7 +26,7 @@ TIERS = ("time", "instructions", "both")
 FAIL_OR_REPORT = ("fail", "report")
 ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", "gate_noise_floor")
 MIN_INSTRUCTIONS = "0.5%"
-# What `gate_undecided = fail` means: a larger slowdown must be excluded.
+# `gate_undecided = fail` means that a larger slowdown must be excluded.
 ALLOWED_OPEN = "10%"
 # Each has a meaning and a default.
 INI = {

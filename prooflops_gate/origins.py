@@ -29,7 +29,7 @@ Files = dict[str, Path]
 
 INSTALLED = ("site-packages", "dist-packages")
 LIBRARIES = ("*.so*", "*.dylib", "*.dll")
-# How the files of a project declare its name.
+# The patterns by which the files of a project declare its name.
 IN_A_SECTION = (
     r"(?ms)^\[(?:project|metadata|tool\.poetry|tool\.flit\.metadata)\]$"
     r"(?:(?!^\[).)*?^(?:name|module)\s*=\s*[\"']?([\w.-]+)"

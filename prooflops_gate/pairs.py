@@ -23,7 +23,7 @@ from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Paces, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.unpatched import time
 
-# A pair in turn may last this, and so many times the first pair: a lock of one stops the other.
+# A pair in turn may last this, and this many first pairs: a lock of one stops the other.
 START_S, FIRST_PAIRS = 60.0, 4
 
 

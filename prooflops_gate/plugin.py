@@ -27,7 +27,7 @@ from prooflops_gate.run_state import is_benchmark, is_replicate
 
 # The plugins that were switched off, as they disturb benchmarks.
 DISTURBING = pytest.StashKey[Sequence[str]]()
-# What `--gate-record` has done, in lines.
+# The lines that say what `--gate-record` did.
 RECORDED = pytest.StashKey[list[str]]()
 
 

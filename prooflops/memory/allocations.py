@@ -170,7 +170,7 @@ class _Event(NamedTuple):
 
 
 def _profiler_is_on() -> bool:
-    """Whether a profiler session covers this thread."""
+    """True if a profiler session covers this thread."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
@@ -186,7 +186,7 @@ class _CpuMeter:
                 "a profiler is active: the CPU's bytes need a profiler session of their own; "
                 "stop it first"
             )
-        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none,
+        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, which there is not,
         # clears the events.
         self._session = profile(
             activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True

@@ -27,7 +27,7 @@ SMALL_REQUEST_BYTES = 2**20
 SMALL_SEGMENT_BYTES = 2 * 2**20
 # The large pool requests so much for less than LARGE_REQUEST_BYTES (kLargeBuffer).
 LARGE_SEGMENT_BYTES = 20 * 2**20
-# A request of so many bytes gets a segment of its own (kMinLargeAlloc).
+# A request of this size or more gets a segment of its own (kMinLargeAlloc).
 LARGE_REQUEST_BYTES = 10 * 2**20
 # Such a segment is a multiple of this (kRoundLarge).
 SEGMENT_ROUNDING_BYTES = 2 * 2**20

@@ -66,7 +66,7 @@ class Block:
 
 
 class Pool:
-    """The small or the large blocks: those that are free, by size and then by address."""
+    """The free blocks of one kind, small or large, by size and then by address."""
 
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small

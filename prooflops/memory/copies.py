@@ -61,7 +61,7 @@ class Copies:
             copied = self._laid_out(tensor)
         if isinstance(tensor, nn.Parameter) and _has_values(copied):
             copied = nn.Parameter(copied, requires_grad=False)
-        # What torch marks a subclass's parameter by, such as a fake one's.
+        # torch marks a subclass's parameter by this, such as a fake one's.
         copied._is_param = isinstance(tensor, nn.Parameter)
         self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
         self._originals.append(tensor)
@@ -219,7 +219,7 @@ def _fill(copied: Tensor, tensor: Tensor) -> None:
 
 
 def _fills_its_storage(tensor: Tensor) -> bool:
-    """Whether the tensor is plainly laid out and has all that its storage holds."""
+    """True if the tensor is plainly laid out and has all that its storage holds."""
     if tensor.is_conj() or tensor.is_neg() or not tensor.numel():
         return False
     is_packed = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
@@ -238,6 +238,6 @@ def _has_values(copied: Tensor) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor's bytes follow from its strides."""
+    """True if the tensor's bytes follow from its strides."""
     is_strided = tensor.layout == torch.strided and not tensor.is_nested
     return is_strided and type(tensor) in PLAIN_TYPES and not tensor.is_quantized

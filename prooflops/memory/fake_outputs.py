@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of
-# all; that of a sum of patches starts as large as they are.
+# all; the storage of a sum of patches starts as large as they are.
 KEEPS_ITS_TERMS = {
     "cpu": frozenset(
         {
@@ -48,7 +48,7 @@ def with_outputs_of_kernel(func: Any, args: Any, out: Any, device: str) -> Any:
 
 
 def _in_storage_of_terms(terms: Tensor, out: Tensor) -> Tensor:
-    """The loss or sum in a storage of as many elements as it reduces."""
+    """The loss or sum, in a storage with room for all the elements that it reduces."""
     if out.numel() >= terms.numel():
         return out
     return out.new_empty(terms.numel()).as_strided(out.shape, out.stride())

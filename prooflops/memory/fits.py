@@ -31,7 +31,7 @@ Predict = Callable[..., PredictedMemory]
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a training step fits on one card."""
+    """The fit of a training step on one card."""
 
     card: str
     # What torch sees, less the context.
@@ -39,7 +39,7 @@ class Fit:
     # `torch.cuda.max_memory_reserved` where memory is no limit.
     reserved_bytes: int
     fits: bool
-    # What may raise the peak and is not known, by name: then less may fit than is said.
+    # Unknown workspaces by name: they may raise the peak, and then less fits than is said.
     unknown: dict[str, int]
     # Reserved bytes, and whether they fit, where torch has one kernel for what is composed.
     least_bytes: int | None = None
@@ -52,7 +52,7 @@ class Fit:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the step needs at least `reserved_bytes`."""
+        """True if the step needs at least `reserved_bytes`."""
         return bool(self.unknown)
 
 
@@ -71,7 +71,7 @@ def known_cards() -> list[str]:
 
 
 def cuda_card(name: str) -> Accelerator:
-    """The row of a card by its name. Raises ValueError for one of which nothing can be predicted.
+    """The row of a card by its name. Raises ValueError for a card without a prediction.
 
     >>> cuda_card("NVIDIA H100 80GB HBM3").label
     'H100 SXM5 80GB'
@@ -114,7 +114,7 @@ class Predictions:
         return self._known.setdefault(kind, {})
 
     def fit(self, card: Accelerator, size: int) -> Fit:
-        """Whether a step of this size fits on the card."""
+        """True if a step of this size fits on the card."""
         ways, usable = self.of(card, size), _usable(card)
         reserved = sorted(held.reserved_peak_bytes or 0 for held in ways)
         does_fit = [held.fits_into(usable) for held in ways]

@@ -27,7 +27,7 @@ _TORCH_SETTINGS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class Layout(NamedTuple):
-    """The layout of an output, in a storage of its own or in that of an operand."""
+    """The layout of an output, in its own storage or an operand's."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -46,7 +46,7 @@ class KnownOutputs:
         # C++ is told the meta device of these, as of the tensor that is wrapped: it need not ask.
         self.meta_to_torch = ""
         self._known: dict[tuple[Any, ...], Any] = {}
-        # What a new fake tensor says of itself, by its device.
+        # The attributes of a new fake tensor, by its device.
         self._attributes: dict[torch.device, dict[str, Any]] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any, runs: Callable[[], Any]) -> Any:
@@ -124,7 +124,7 @@ def _describe(value: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
 
 
 def _recipe(out: Any, tensors: list[FakeTensor]) -> Any:
-    """How to make these outputs anew. Raises ValueError where that would not be all of them."""
+    """The way to make these outputs anew. Raises ValueError if it cannot make all of them."""
     if out is None:
         return None
     if type(out) in (list, tuple):

@@ -27,7 +27,7 @@ class Storage:
     phase: int
     class_name: str | None = None
     is_recomputed: bool = False
-    # Whether the phase that allocates it also frees it.
+    # True if the phase that allocates it also frees it.
     is_temporary: bool = False
 
 

@@ -64,7 +64,7 @@ class PlainTensors:
         return None
 
     def writes_its_operand(self, func: Any, args: Any) -> bool:
-        """Whether a backward formula writes to an operand that it allocated itself."""
+        """True if a backward formula writes to an operand that it allocated itself."""
         node = torch._C._current_autograd_node()
         if node is None:
             return False
@@ -77,7 +77,7 @@ class PlainTensors:
 
 
 def _called_by_autograd() -> bool:
-    """Whether autograd's engine or a derivative formula in C++ made this call, not Python code."""
+    """True if autograd's engine or a derivative formula in C++ made this call, not Python code."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.endswith(_BETWEEN):
         frame = frame.f_back

@@ -83,7 +83,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._segments = replay(self._ledger, self._classes, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
-        """Whether torch's allocator gets through the block on CUDA with so much memory."""
+        """True if torch's allocator gets through the block on CUDA with so much memory."""
         return self.requests().fits_into(capacity_bytes)
 
     def requests(self, devices: int = 1, zero_stage: int = 0) -> Requests:
@@ -96,7 +96,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         ledger = self._ledger
 
         def size_of(storage: Storage, in_class: str) -> int:
-            # What a backward pass frees is no gradient yet.
+            # A tensor that a backward pass frees is no gradient yet.
             is_kept = not storage.is_temporary or in_class == "optimizer state"
             is_sharded = is_kept and zero_stage >= SHARDED_FROM_STAGE.get(in_class, UNSHARDED)
             return -(-storage.size // devices) if is_sharded else storage.size
@@ -150,7 +150,7 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether peaks are at least these: something that may raise them is not known.
+        """True if peaks are at least these: something that may raise them is not known.
 
         On the CPU that is the scratch of kernels.
         """

@@ -93,7 +93,7 @@ class PhasePeaks:
 
 
 def phase_classes(ledger: Ledger, classes: Mapping[str, str]) -> list[str]:
-    """The class of each storage: its name, else that of the phase which allocated it."""
+    """The class of each storage: by its name, else by the phase which allocated it."""
     names = [*(classes.get(name, name) for name in ledger.phase_names), "rest"]
     return [each.class_name or names[each.phase] for each in ledger.storages]
 
@@ -169,7 +169,7 @@ class Requests:
         return allocator.reserved_bytes
 
     def fits_into(self, capacity_bytes: int) -> bool:
-        """Whether torch's allocator gets through all phases with so much memory.
+        """True if torch's allocator gets through all phases with so much memory.
 
         Segments are returned to the driver and requested again where that makes room.
         """

@@ -141,7 +141,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _only_writes(func: Any, args: Any) -> bool:
-    """Whether an operation does nothing but change the values of its first operand, as an
+    """True if an operation does nothing but change the values of its first operand, as an
     optimizer's do: tensors of one shape and dtype make no other tensor and no error.
     """
     if not _is_pointwise_in_place(func):
@@ -159,7 +159,7 @@ def _is_pointwise_in_place(func: Any) -> bool:
 
 
 def _called_by_adafactor() -> bool:
-    """Whether Adafactor reads a norm or a step count, which only scale its update."""
+    """True if Adafactor reads a norm or a step count, which only scale its update."""
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Parameters that an optimizer updates alike, one of which stands for all."""
+"""Parameters that an optimizer updates alike: one of them stands for all."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, Any]:
 def breakdown_of(
     instance: Instance, device: torch.device, *, is_compiled: bool
 ) -> tuple[Breakdown, ExplainedFlops]:
-    """Times some steps by phase, and traces two, of which an operator's faster time counts."""
+    """Times some steps by phase, and traces two: an operator's faster time counts."""
     phases_s = phase_seconds(instance, device)
     clock = timing.clock(device)
     first, second = StepTrace(instance, clock), StepTrace(instance, clock)

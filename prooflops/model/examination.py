@@ -52,7 +52,7 @@ class Examination:
 
     @property
     def is_measured(self) -> bool:
-        """Whether steps were run."""
+        """True if steps were run."""
         return bool(self.breakdown.phases_s)
 
     @property
@@ -67,7 +67,7 @@ class Examination:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the phases of the step, timed apart, do not add up to it."""
+        """True if the phases of the step, timed apart, do not add up to it."""
         return bool(self.step and self.step.is_apart(self.breakdown))
 
     def record_step(self, **figures: Any) -> MeasuredStep:

@@ -43,7 +43,7 @@ USUAL_CARDS = tuple(
 
 @dataclass(frozen=True)
 class FitRow:
-    """Whether a training fits on one card, and the largest value of each size that may grow.
+    """The fit of a training on one card, and the largest value of each size that may grow.
 
     The value is 0 if not even one fits.
     """
@@ -64,7 +64,7 @@ class FitRow:
 
     @property
     def answer(self) -> str:
-        """Whether the step fits, the largest sizes that do, and else what makes it fit."""
+        """The answer for the card: the largest sizes that fit, or else the change that makes it fit."""
         found = [
             f"largest {name} {'over ' * (size == LARGEST_TRIED)}{size:,}"
             for name, size in self.largest.items()

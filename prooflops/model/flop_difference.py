@@ -117,7 +117,7 @@ _FactorsAndFlops = tuple[tuple[int, ...], int]
 
 @dataclass
 class _ParameterUse:
-    """How the step used one parameter."""
+    """The uses of one parameter in a step."""
 
     forward: int = 0
     backward: int = 0
@@ -261,7 +261,7 @@ class ProductsOfParameters:
         return with_parameter[0] if with_parameter else ()
 
     def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        """The parameters that are factors of a product: of each operand that of its size, else all;
+        """The parameters that are factors of a product: per operand the one of its size, else all;
         a vector only if there is no matrix.
         """
         found: list[int] = []
@@ -299,7 +299,7 @@ class ProductsOfParameters:
         return next((indices for low, high, indices in spans if low <= start < high), None)
 
     def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Whether all inputs of an operator come from parameters and buffers; its results then have
+        """True if all inputs of an operator come from parameters and buffers; its results then have
         the same origin.
         """
         origins = [self._origin_of(tensor) for tensor in tensors]
@@ -312,7 +312,7 @@ class ProductsOfParameters:
         return True
 
     def _parts(self, tokens: int) -> tuple[Difference, ...]:
-        """Rule minus counted, by reason, the largest first; without those that are 0."""
+        """Rule minus counted, by reason, the largest first; without zeros."""
         forward: defaultdict[str, int] = defaultdict(int)
         backward: defaultdict[str, int] = defaultdict(int)
         for parameter, use in zip(self.parameters, self._uses, strict=True):

@@ -38,7 +38,7 @@ class _Running:
 
 
 class RunningModules:
-    """Follows the calls of all modules within `watched`; `name` is that of the innermost.
+    """Follows the calls of all modules within `watched`; `name` names the innermost.
 
     A call of `module.forward` counts as one of the module. A module that several parents share has
     as many names. A call counts for the name by which the calling module has it, or for the next of

@@ -83,7 +83,7 @@ def page_of(examination: Examination, headline: Sequence[str], part: str = "") -
 def print_page(
     terminal: pytest.TerminalReporter, examination: Examination, folder: Path, part: str
 ) -> None:
-    """Prints the sections of a page, but for those that a reader opens."""
+    """Prints the sections of a page that are not folded."""
     width = medium.width_of(isatty=bool(terminal.isatty))
 
     def line(text: str) -> None:

@@ -97,7 +97,7 @@ class ModelReport:
         return f'<iframe srcdoc="{content}" style="{style}"></iframe>'
 
     def tree(self, depth: int | None = None) -> str:
-        """The modules in 80 columns, `depth` levels below the whole, or as many as are a page.
+        """The modules in 80 columns, `depth` levels below the whole, or the levels of one page.
 
         Equal siblings that follow each other share a line.
         """
@@ -216,7 +216,7 @@ def _generators_kept() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Given:
-    """What a step is made of beside the module."""
+    """The parts of a step beside the module."""
 
     inputs: Any
     make_optimizer: MakeOptimizer

@@ -126,7 +126,7 @@ class MeasuredStep:
                 yield f"it would be at {share:.0%} of {what}"
 
     def is_apart(self, breakdown: Breakdown) -> bool:
-        """Whether the phases of the step, timed apart, do not add up to it."""
+        """True if the phases of the step, timed apart, do not add up to it."""
         if breakdown.is_compiled:
             return False
         apart = abs(breakdown.seconds / self.seconds - 1)

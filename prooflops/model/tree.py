@@ -12,7 +12,7 @@ from prooflops_gate.console.tables import aligned, engineering
 
 WIDTH = 80
 SHORTEST_NAME = 12
-# As many levels are shown by default as have no more lines.
+# By default the levels shown have at most this number of lines.
 MOST_LINES = 30
 ALL, NONE = "all", "none"
 HEAD = (
@@ -73,7 +73,7 @@ def _branch(row: ModuleRow, children: dict[str, list[ModuleRow]]) -> Branch:
 
 
 def shown_branches(whole: Branch, depth: int | None = None) -> list[tuple[int, Branch]]:
-    """The branches `depth` levels below the whole, with their levels; None is as many as a page."""
+    """The branches `depth` levels below the whole, with their levels; None fills a page."""
     shown = list(_shown(whole, depth or 1))
     while depth is None:
         deeper = list(_shown(whole, 1 + max(level for level, _ in shown)))

@@ -178,7 +178,7 @@ class InstructionCounter:
 
     def instrument(self) -> None:
         """Makes pytest-benchmark's fixture count."""
-        # Where the plugin is active, its module is there.
+        # If the plugin is active, its module is loaded.
         cls: Any = getattr(sys.modules.get("pytest_benchmark.fixture"), "BenchmarkFixture", None)
         if cls is None:
             return

@@ -80,7 +80,7 @@ leave_out_tag()
 
 
 def switch_off(option: Any) -> list[str]:
-    """Switches off the plugins that disturb benchmarks, and returns those that were requested."""
+    """Switches off the plugins that disturb benchmarks, and returns the requested ones."""
     found = []
     for name, (own, values) in DISTURBING.items():
         if not hasattr(option, own):

@@ -220,7 +220,7 @@ class ChildPlugin:
             # half of the time of a small process.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        # Where the prooflops plugin is active, it has made the record by now.
+        # If the prooflops plugin is active, it has made the record by now.
         made = session.config.stash.get(RECORD, None)
         record = made or {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
         name_benchmarks(record["benchmarks"])

@@ -19,7 +19,7 @@ COLOURS = {
     "SLOWER": "red", "MORE MEMORY": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green",
     "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
 }  # fmt: skip
-# Wrapping leaves so many characters of a cell.
+# Wrapping leaves at least this many characters of a cell.
 NARROWEST = 5
 
 
@@ -100,7 +100,7 @@ def visible(text: str) -> str:
 
 
 def times_as(ratio: float) -> str:
-    """Two digits behind the point, or those that count: "1.42x", "0.0037x", "1,532x"."""
+    """Two digits behind the point, or two significant ones: "1.42x", "0.0037x", "1,532x"."""
     if ratio >= 100:
         return f"{ratio:,.0f}x"
     return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"

@@ -22,7 +22,7 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Page, Section
 
-# Where a machine has more plots, those that did not change are folded.
+# If a machine has more plots, the unchanged ones are folded.
 MOST_UNFOLDED = 24
 PLOT_HEIGHT = 230.0
 # Smaller noise does not fill the height of a plot.

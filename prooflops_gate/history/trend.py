@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from prooflops_gate.history.records import Summary
 from prooflops_gate.statistics.change_points import FEWEST, Change, change_points
 
-# A trend has so many of the newest records.
+# A trend has at most this number of the newest records.
 LONGEST = 300
 
 

@@ -145,7 +145,7 @@ def _own_s() -> tuple[float, float]:
 
 
 def _tree_s(process: int, without: int | None = None) -> float:
-    """CPU time of a process, the children it has waited for, those that live, and theirs.
+    """CPU time of a process, the children it has waited for, living children, and theirs.
 
     Zero if unknown.
     """

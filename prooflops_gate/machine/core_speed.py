@@ -62,7 +62,7 @@ class CoreSpeed:
         # Made when a benchmark first uses several.
         self._others: OtherCores | None = None
         self._moves = 0
-        # How often sampling those has preempted threads of this process.
+        # The number of times that sampling them has preempted threads of this process.
         self.own_switches = 0
         self.begin()
 
@@ -167,7 +167,7 @@ class OtherCores:
         return len(self._asked)
 
     def slowness(self) -> float:
-        """How many times as long as its fastest in this process the slowest of them takes."""
+        """The largest ratio of a core's time to its fastest in this process."""
         for asked in self._asked.values():
             asked.put(None)
         slowest = 1.0
@@ -178,7 +178,7 @@ class OtherCores:
         return slowest
 
     def _answer(self, core: int) -> None:
-        # Where the core cannot be chosen, some core is sampled.
+        # If the core cannot be chosen, some core is sampled.
         with suppress(OSError):
             os.sched_setaffinity(0, {core})
         while True:

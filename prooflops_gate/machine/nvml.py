@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). Nobody requested those that are not in
+# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). Nobody requested reasons that are not in
 # REQUESTED.
 REASONS = {
     0x001: "idle",

@@ -32,7 +32,7 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
 
 
 def headline_facts(headline: Headline, width: int | None) -> list[str]:
-    """Of which machine and when, and the command that repeats it; the answer itself is last."""
+    """The machine, the time, and the command that repeats it; the answer itself is last."""
     lines = [" · ".join(headline.facts)]
     advice = headline.advice[:1].lower() + headline.advice[1:]
     lines += [f"{advice}: {headline.command}"] if headline.command else []

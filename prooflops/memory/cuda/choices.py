@@ -43,7 +43,7 @@ CUDNN_HEAD_DIM = 128
 HEAD_ALIGNMENT = 8
 # Attention with heads whose rows are no multiple of it is composed of products.
 EFFICIENT_ALIGNMENT_BYTES = 16
-# The rows of a mask for memory-efficient attention begin at multiples of so many numbers.
+# The rows of a mask for memory-efficient attention begin at multiples of this many numbers.
 MASK_ALIGNMENT = 8
 # Major compute capabilities (Hopper, Blackwell) on which torch prefers cuDNN's attention.
 PREFER_CUDNN = (9, 10)

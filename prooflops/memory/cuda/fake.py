@@ -23,7 +23,7 @@ DEVICE_OF = torch.ops.prim.device.default
 
 @cache
 def can_fake_cuda() -> bool:
-    """Whether autograd accepts fake CUDA tensors.
+    """True if autograd accepts fake CUDA tensors.
 
     It does so with a GPU, and without one in some builds of torch for CUDA. A torch built for the
     CPU alone would abort the process, so nothing is tried there.
@@ -49,7 +49,7 @@ def reported_device(tensor: FakeTensor) -> torch.device:
 
 
 def _is_fused_update(func: Any) -> bool:
-    """Whether an optimizer's one kernel runs, which returns nothing.
+    """True if an optimizer's one kernel runs, which returns nothing.
 
     Those of SGD and Adagrad have no fake: torch would run the kernel itself on tensors of zeros.
     """

@@ -24,7 +24,7 @@ THREADS_PER_MULTIPROCESSOR = 2048
 @dataclass(frozen=True)
 class Dimension:
     size: int
-    # Strides are in elements; that of the output is 0 where the dimension is reduced.
+    # Strides are in elements; the output's is 0 where the dimension is reduced.
     stride: int
     is_reduced: bool
     out_stride: int
@@ -108,7 +108,7 @@ def _coalesced(dimensions: Sequence[Dimension]) -> list[Dimension]:
 
 
 def _output_vector(kept: Sequence[Dimension], reduced: Sequence[Dimension]) -> int:
-    """How many neighbouring outputs a thread reduces at once: a power of two up to 4."""
+    """The number of neighbouring outputs that a thread reduces at once: 1, 2 or 4."""
     vector = VECTOR
     for number in (kept[0].size, *(each.stride for each in (*kept[1:], *reduced))):
         while number % vector:

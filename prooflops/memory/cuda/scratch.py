@@ -19,7 +19,7 @@ from torch import Tensor
 
 from prooflops.memory.cuda.reductions import staging_bytes
 
-# An H100 or H200 with SXM has so many. Other cards have 46 to 192, which changes staging buffers.
+# The number of an H100 or H200 with SXM. Other cards have 46 to 192: other staging buffers.
 MULTIPROCESSORS = 132
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _LISTED: dict[str, list[str]] = json.loads(
@@ -34,7 +34,7 @@ KEYS_OF_A_BLOCK = 64
 UNSORTED_INDICES = 3072
 # The number of `reduction="none"` in a loss.
 NO_REDUCTION = 0
-# The gradients of a layer norm's weights are summed in two passes beyond so many rows.
+# Above this number of rows, the gradients of a layer norm's weights are summed in two passes.
 LAYER_NORM_ROWS = 64 * 1024
 
 
