@@ -64,7 +64,7 @@ class FitRow:
 
     @property
     def answer(self) -> str:
-        """The answer for the card: the largest sizes that fit, or else the change that makes it fit."""
+        """The largest sizes that fit on the card, or else the change that makes the step fit."""
         found = [
             f"largest {name} {'over ' * (size == LARGEST_TRIED)}{size:,}"
             for name, size in self.largest.items()
