@@ -132,15 +132,11 @@ def test_contention_explains_no_more_than_it_took(card):
         delivered(0.6, seen=slowed | {"slowed_at_most": 1.02})
 
 
-def test_a_stated_floor_stays_on_record_where_the_peak_is_unknown(card):
-    card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
-    found = delivered(0.7, "bf16=0.9")
-    assert (found["floor"]["limit"], "met" in found) == (0.9, False)
-
-
-def test_without_a_peak_on_record_nothing_is_checked(card):
+def test_without_a_peak_a_figure_is_not_compared_and_a_stated_floor_stays_on_record(card):
     card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert delivered(0.7)["unknown"] == "the dense peak of this device is not on record"
+    found = delivered(0.7, "bf16=0.9")
+    assert (found["floor"]["limit"], "met" in found) == (0.9, False)
 
 
 def measured(figure):
@@ -236,17 +232,12 @@ def test_impossible_floors_are_refused_before_anything_runs():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("memory", "the number is missing, as in memory="),
         ("memory=", "the number is missing, as in memory="),
         ("=", "the figure must be one of bf16, fp16"),
-        ("memory=much", "must be a finite number above 0, got 'much'"),
         ("memory=nan", "must be a finite number above 0, got 'nan'"),
         ("mfu=-0.4", "must be a finite number above 0, got '-0.4'"),
-        ("peer=1e400", "must be a finite number above 0, got '1e400'"),
-        ("memory=85", "a share of the nominal rate is at most 1; 85 % is memory=0.85"),
         ("link=52", "52.0 B/s is impossible; in bytes per second, 52 GB/s is link=52e9"),
         ("all-reduce=52e18", "is impossible; in bytes per second"),
-        ("launch=8", "8.00 s is impossible; in seconds, 8 µs is launch=8e-6"),
         ("launch=8e-9", "8 ns is impossible; in seconds"),
     ],
 )

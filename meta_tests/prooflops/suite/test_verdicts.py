@@ -26,3 +26,4 @@ def test_one_failure_decides_against_everything_else(other, on_record):
     assert verdict.verdict == "FAILS"
     assert verdict.reason == "why failed"
     assert not verdict.known
+    assert len(verdict.tests) == (1 if other == "unrun" else 2), "those that ran"

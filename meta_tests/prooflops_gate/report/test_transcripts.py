@@ -27,7 +27,7 @@ from prooflops_gate.report.noise_table import noise_table
 from prooflops_gate.report.result import BROKEN, INTERRUPTED, Judge
 from prooflops_gate.report.sentences import reason, sentence
 from prooflops_gate.report.terminal import below_the_box, box
-from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, counts
+from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.where import NO_PYTHON, risen
 
 WHERE = risen(
@@ -97,14 +97,6 @@ def test_rows_of_every_verdict(gate, golden, is_verbose):
     result = gate.result(found, ["t.py::test_that_fails"])
     name = "gate_verdicts_verbose" if is_verbose else "gate_verdicts"
     golden(name, printed(result, is_verbose=is_verbose))
-
-
-def test_each_benchmark_is_counted_once_and_each_row_says_one_verdict(gate):
-    result = gate.result(compared(*MIXED), [])
-    assert sum(counts(result.rows).values()) == len({row.name for row in MIXED})
-    assert counts(result.rows)["SLOWER"] == 5, "more memory and instructions of one are not more"
-    said = [line for line in printed(result).splitlines() if line.startswith("t.py::test_slow ")]
-    assert len(said) == 2, "its time with its instructions, and its memory"
 
 
 LONGEST_SENTENCE = 25

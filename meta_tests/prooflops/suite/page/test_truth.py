@@ -16,6 +16,7 @@ from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
+    predictions_table,
     rates_table,
     spread_text,
     step_remarks,
@@ -389,6 +390,12 @@ def test_a_step_says_what_it_reaches_and_where_its_time_goes():
     by_kind, published = step_remarks([step])
     assert by_kind.endswith("products 22.0 ms, casts 14.0 ms, no kernel 3.00 ms")
     assert "Llama 3" in published
+
+
+def test_a_ratio_is_what_was_measured_over_what_was_predicted():
+    saved = {"predicted_saved_bytes": 2**21, "saved_bytes": 2**20}
+    _, row = predictions_table([Measurement(STEP, STEP, 1.0, 0.0, saved)])
+    assert row[2:] == ["2.0 MiB", "1.0 MiB", "0.500"]
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of):
