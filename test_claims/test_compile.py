@@ -1,7 +1,6 @@
 """Claims about torch.compile: one compilation, its gains, and its limits."""
 
 import functools
-import logging
 import math
 from itertools import pairwise
 
@@ -27,16 +26,6 @@ pytestmark = [
     # `compiled_anew` disables the cache.
     pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),
 ]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def without_the_compilers_trace():
-    """Keeps the hundreds of lines that torch.compile logs out of the output of a failure."""
-    logger = logging.getLogger("torch.__trace")
-    before = logger.propagate
-    logger.propagate = False
-    yield
-    logger.propagate = before
 
 
 def gelu(x):
