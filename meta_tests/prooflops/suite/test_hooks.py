@@ -76,7 +76,7 @@ def whole_house(tmp_path_factory):
     house.claim("demo.skipped")
     house.test(HOLDING + EVERY_KIND)
     house.test(
-        "def test_sum(benchmark):\n    assert benchmark(sum, range(100)) == 4950",
+        "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)",
         "bench/test_demo.py",
     )
     return house
