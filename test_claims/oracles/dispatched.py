@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils._triton import has_triton
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,6 +85,15 @@ PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.o
 COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
 
 
+def tensors_in(values):
+    """The tensors among these values, and in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from tensors_in(value)
+
+
 class Recorded(TorchDispatchMode):
     """Records each dispatched operation, with the tensors that it reads and makes."""
 
@@ -94,10 +102,10 @@ class Recorded(TorchDispatchMode):
         self.calls = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        result = operation(*args, **(kwargs or {}))
-        read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        self.calls.append((operation.overloadpacket, read, made))
+        kwargs = kwargs or {}
+        result = operation(*args, **kwargs)
+        read = [*tensors_in(args), *tensors_in(kwargs.values())]
+        self.calls.append((operation.overloadpacket, read, [*tensors_in([result])]))
         return result
 
     @property
