@@ -220,21 +220,11 @@ def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     assert skips(partial(measure().skip_if_longer, flops, "fp32", ceilings)) == is_skipped
 
 
-@pytest.mark.parametrize(("probe_s", "rounds"), [(1e-4, 30), (0.1, 10), (20.0, 2)])
-def test_a_quiet_moment_is_as_fast_as_its_fastest_round(monkeypatch, probe_s, rounds):
-    """A slow dtype is probed no longer than one call takes."""
-    asked = []
-
-    def timed(*_, warmup, rounds):
-        asked.append(rounds)
-        return SimpleNamespace(times_s=[probe_s, probe_s / 2, 4 * probe_s])
-
-    monkeypatch.setattr("bench.ceilings.timing.time", timed)
-    flops = 2 * PROBE["cpu"] ** 3
-    known = {"_flop_per_s": {("fp32", "sustainable"): 1e3}, "_probed": {"fp32": flops / probe_s}}
-    assert Ceilings(CPU, SHORT, **known).quietly("fp32") == pytest.approx(2 * flops / probe_s)
-    assert Ceilings(torch.device("cuda"), SHORT, **known).quietly("fp32") == 1e3
-    assert asked == [rounds]
+def test_a_quiet_moment_is_as_fast_as_its_fastest_round(monkeypatch):
+    rounds = SimpleNamespace(times_s=[0.2, 0.1, 0.4])
+    monkeypatch.setattr("bench.ceilings.timing.time", lambda *_, **__: rounds)
+    slowed = Ceilings(CPU, SHORT, _flop_per_s={("fp32", "sustainable"): 1e3})
+    assert slowed.quietly("fp32") == pytest.approx(2 * PROBE["cpu"] ** 3 / 0.1)
 
 
 def skips(function):
