@@ -382,12 +382,15 @@ def run_pytest(
 
 def write_pages(file: EvidenceFile) -> None:
     """Writes the page beside a file that is kept, and the index of the folder `results`."""
-    # After the tests, as it imports what draws the pages.
+    path = file.path.resolve()
+    if ROOT / ".prooflops" in path.parents:
+        return
+    # Here, as it imports torch, which takes longer than all else of this process.
     from prooflops.suite.evidence import gallery, page
 
-    if file.path.resolve().parent == RESULTS:
+    if path.parent == RESULTS:
         gallery.write_gallery(file.path.parent)
-    elif ROOT / ".prooflops" not in file.path.resolve().parents:
+    else:
         page.write(file)
 
 
