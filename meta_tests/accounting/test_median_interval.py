@@ -9,9 +9,6 @@ from scipy import stats
 from prooflops.timing import median_interval
 
 
-@pytest.mark.skipif(
-    not hasattr(stats, "quantile_test"), reason="SciPy before 1.12 has no test of quantiles"
-)
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99, 0.999])
 def test_the_interval_is_that_of_scipys_quantile_test(confidence):
     generator = random.Random(7)

@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import parallel
+from torch.testing._internal.distributed import fake_pg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -19,9 +21,6 @@ from accounting.models import Transformer
 from accounting.parallel import Parallelism, collectives, device_parameters
 from prooflops.families import from_config
 from test_claims.oracles.messages import equal
-
-fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-parallel = pytest.importorskip("torch.distributed.tensor.parallel")
 
 LLAMA = Transformer(
     vocab_size=32,
@@ -203,7 +202,6 @@ def pipeline(ranks, chunks, micro_batches, rank, shape):
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(4, 1), (2, 2)])
 def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch, ranks, chunks):
-    pytest.importorskip("torch.distributed.pipelining")
     # The other stages know their shapes too.
     monkeypatch.setattr(dist, "recv", lambda vote, **_: vote.fill_(1))
     micro = 4

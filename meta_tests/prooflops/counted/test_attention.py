@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
+from torch.nn.attention import flex_attention as flex
 
 from accounting.attention import Attention, attention_flops, attention_step
 from prooflops import counted
@@ -59,14 +60,10 @@ def documents(b, h, i, j):
     return (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators"
-)
 # It is not compiled.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mask", [window, documents])
 def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(mask, monkeypatch):
-    flex = pytest.importorskip("torch.nn.attention.flex_attention")
     length = len(DOCUMENTS)
     # It refuses gradients on the CPU.
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
@@ -95,7 +92,6 @@ def test_packed_sequences_whose_lengths_have_no_values_are_unknown():
 
 @pytest.mark.parametrize(("pairs", "lengths"), [("full", [10, 20]), ("causal", [55, 210])])
 def test_varlen_attention_is_counted_where_its_offsets_have_values(pairs, lengths):
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
     x = torch.empty(30, 4, 16, device="meta", requires_grad=True)
     bounds = torch.tensor([0, 10, 30], dtype=torch.int32)
     for offsets, is_known in ((bounds, True), (bounds.to("meta"), False)):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 DEVICES = ("cpu", "cuda")
-RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
+RANDOM_STATE_BYTES_OF_FLASH = 24
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
 # the CPU always.
 ALIKE = {
@@ -85,8 +85,6 @@ def test_a_fused_update_holds_on_cuda_what_it_holds_on_the_cpu(optimizer):
 
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
 def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
-    if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
-        pytest.skip("this torch has no fused RMSNorm")
     small = workloads.reduced(preset)
     batch = 2
     sequence = 24
