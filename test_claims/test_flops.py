@@ -1,8 +1,10 @@
 """Claims about FLOPs of operations: formulas, counted operations, dispatch and time."""
 
 import itertools
+import math
 import operator
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from accounting.flops import (
     elementwise_flops,
     matmul_flops,
 )
+from accounting.roofline import matmul_work
 from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
@@ -123,6 +126,10 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
     formula = broadcast_matmul_flops(a_shape, b_shape)
     einsum = einsum_flops("...mk,...kn->...mn", a_shape, b_shape)
     agree("FLOPs", formula=formula, einsum=einsum, dispatched=dispatched, stated=number)
+    *batch, m, k = a_shape
+    for dtype in TORCH_DTYPES:
+        work = matmul_work(m, k, b_shape[-1], dtype, math.prod(batch))
+        equal(work.flops, number, "FLOPs of matmul_work", dtype=dtype)
 
 
 @pytest.mark.claim("flops.cubic", "flops.one-dimension")
@@ -165,13 +172,26 @@ def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
     x = integers(*x_shape, device=device)
     y = integers(*y_shape, device=device)
     formula = elementwise_flops(x_shape, y_shape)
-    for name, operation in {"add": operator.add, "multiply": operator.mul}.items():
+    for name, operation in {"add": operator.add, "mul": operator.mul}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
         with counted.flops() as dispatched:
             result = operation(x, y)
         equal(scalars.tensor(values), result, "the oracle's own values", name=name)
         agree(name, formula=formula, dispatched=dispatched.elementwise, counted=tally.flops)
+        function = getattr(torch, name)
+        for way in (
+            function,
+            partial(function, out=torch.empty_like(result)),
+            getattr(operator, f"i{name}"),
+            getattr(torch.Tensor, f"{name}_"),
+        ):
+            # In place the first operand has the shape of the result.
+            whole = x.expand(result.shape).clone()
+            with counted.flops() as dispatched:
+                got = way(whole, y)
+            equal(got, result, "the values", way=way)
+            equal(dispatched.elementwise, formula, "FLOPs", way=way)
     tally = Operations()
     values = scalars.tensor(scalars.relu(tally.array(x)))
     equal(values, torch.relu(x), "the oracle's own relu")
@@ -213,6 +233,7 @@ def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
 
 @pytest.mark.claim("flops.example-ratio")
 @given(m=sizes(), k=sizes(), n=sizes())
+@example(m=3, k=2, n=1)
 def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
     product = Operations()
     square = Operations()
@@ -220,6 +241,7 @@ def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
     scalars.matmul(product.array(a), product.array(integers(k, n)))
     _ = square.array(a) * square.array(a)
     equal(product.flops, 2 * n * square.flops, "FLOPs of the product")
+    equal(matmul_flops(m, k, n), product.flops, "matmul_flops")
     equal(matmul_flops(1024, 512, 256), 512 * elementwise_flops((1024, 512)), "FLOPs as worked")
 
 

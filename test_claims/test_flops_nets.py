@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
-from accounting.flops import linear_flops, matmul_flops
+from accounting.flops import linear_flops, linear_step, matmul_flops
 from accounting.models import DeepLinear, Transformer, forward_flops, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
@@ -34,7 +34,8 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
     x = torch.rand(batch, 128, device=device)
     dispatched = product_flops(lambda: layer(x))
     formula = linear_flops(batch, 128, 64)
-    agree("FLOPs", formula=formula, dispatched=dispatched, stated=number)
+    step = linear_step(batch, 128, 64).forward
+    agree("FLOPs", formula=formula, step=step, dispatched=dispatched, stated=number)
     tally = Operations()
     one = tally.array(x[:1])
     scalars.linear(one, tally.array(layer.weight), tally.array(layer.bias))
@@ -42,6 +43,7 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
     agree(
         "FLOPs with the bias",
         formula=with_bias,
+        step=linear_step(batch, 128, 64, bias=True).forward,
         counted=batch * tally.flops,
         stated=number + bias_additions,
     )
@@ -184,13 +186,15 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
 
     equal(claimed, 2 * b * (w1.numel() + w2.numel()), "2·B·N")
 
-    hidden = x.to(device) @ w1.to(device)
-    first = product_flops(torch.matmul, x.to(device), w1.to(device))
-    dispatched = first + product_flops(torch.matmul, hidden, w2.to(device))
-    equal(dispatched, claimed, "FLOPs with a D × K matrix")
+    x, w1, w2, square = (each.to(device) for each in (x, w1, w2, square))
+    for multiply in (torch.matmul, lambda x, w: torch.nn.functional.linear(x, w.T)):
+        hidden = multiply(x, w1)
+        first = product_flops(multiply, x, w1)
+        dispatched = first + product_flops(multiply, hidden, w2)
+        equal(dispatched, claimed, "FLOPs with a D × K matrix")
 
-    of_squares = first + product_flops(torch.matmul, hidden, square.to(device))
-    equal(of_squares, 4 * b * d * d, "FLOPs with two D × D")
+        of_squares = first + product_flops(multiply, hidden, square)
+        equal(of_squares, 4 * b * d * d, "FLOPs with two D × D")
 
 
 @pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
@@ -225,6 +229,10 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
         formula = attention_flops(shape) + attention_backward_flops(shape)
         equal(formula, of_pairs, "FLOPs of attention")
     equal(step, of_weights + of_pairs, "FLOPs of a step")
+
+    # The head, of two words.
+    whole = step + 6 * 2 * d * batch * length
+    equal(step_flops(model, batch, length).model, whole, "step_flops")
 
 
 @pytest.mark.claim("flops.more-data")

@@ -295,7 +295,7 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
     equal(formula, 2 * (3 * uses - spared), "linear_step")
 
 
-@pytest.mark.claim("grad.six-rule")
+@pytest.mark.claim("grad.six-rule", "flops.step-without-B")
 @pytest.mark.parametrize(
     ("layers", "printed"),
     [
@@ -314,10 +314,14 @@ def test_a_training_step_approaches_six_with_depth(workloads, device, layers, pr
         model = DeepLinear(dim=d, layers=layers, inputs=inputs)
         net = workloads.build(model, device=device)
         n = parameters_of(net)
-        flops = sum(forward_and_backward(net, torch.rand(b, inputs, device=device)))
-        per_parameter = Fraction(flops, b * n)
-        equal(per_parameter, 6 - Fraction(2 * inputs * d, n), "FLOPs per parameter")
-        equal(step_flops(model, b).model, flops, "step_flops")
+        for needed in (True, False):
+            x = torch.rand(b, inputs, device=device, requires_grad=needed)
+            flops = sum(forward_and_backward(net, x))
+            per_parameter = Fraction(flops, b * n)
+            skipped = Fraction(2 * inputs * d * (not needed), n)
+            equal(per_parameter, 6 - skipped, "FLOPs per parameter")
+            formula = step_flops(model, b, input_gradient=needed).model
+            equal(formula, flops, "step_flops", needed=needed)
 
     equal(f"{float(per_parameter):.2f}", printed, "FLOPs per parameter")
 
