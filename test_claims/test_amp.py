@@ -163,7 +163,7 @@ def test_autocast_chooses_each_dtype_by_the_table_of_the_kind_of_device(kind, lo
                 equal(got, should, "the result's dtype", name=name, dtype=dtype)
 
 
-@pytest.mark.claim("amp.autocast")
+@pytest.mark.claim("amp.autocast", "amp.recipe-fp32-params", "dtype.bf16-suffices")
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_under_autocast_an_operation_has_the_values_of_its_dtype(device, name, low):

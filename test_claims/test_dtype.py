@@ -113,6 +113,11 @@ def test_bf16_is_the_upper_half_of_an_fp32_whose_exponent_it_has(device):
     upper_halves = values_of_patterns(torch.float32, patterns, numbers.CPU)
     bf16 = values_of("bf16", device)
     numbers.equal_numbers(bf16, upper_halves, "bf16", patterns)
+    # A zero has a sign too.
+    bits = upper_halves.float().to(device, torch.bfloat16).view(torch.int16).cpu()
+    should = torch.arange(2**16).to(torch.int16)
+    number = ~upper_halves.isnan()
+    equal(bits[number], should[number], "the bits of a cast")
 
     finite = bf16[bf16.isfinite()]
     normal = finite[finite >= format_of("fp32").least_normal]
