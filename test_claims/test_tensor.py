@@ -72,8 +72,10 @@ def test_a_strided_tensor_takes_the_extent_of_its_strides(device):
 @pytest.mark.claim("tensor.example-4x8")
 def test_a_4x8_tensor_takes_128_bytes(device):
     x = torch.zeros(4, 8, device=device)
-    counted = (x.numel(), x.element_size(), x.untyped_storage().nbytes())
-    equal(counted, (32, 4, 128), "elements, their bytes and all bytes")
+    each = x.element_size(), x.itemsize, x.dtype.itemsize
+    equal(each, (4, 4, 4), "bytes of an element")
+    counted = (x.numel(), x.untyped_storage().nbytes())
+    equal(counted, (32, 128), "elements and all bytes")
     equal(tensor_bytes((4, 8)), x.nbytes, "tensor_bytes")
 
 
@@ -268,7 +270,9 @@ def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, 
     for name, of in over.items():
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
 
-        equal(getattr(x, name)(of, keepdim=keep).shape, should, f"the shape of {name} over {of}")
+        for reduced in (getattr(x, name), partial(getattr(torch, name), x)):
+            got = reduced(of, keepdim=keep).shape
+            equal(got, should, f"the shape of {name} over {of}", keep=keep)
 
 
 @pytest.mark.claim("tensor.shapes-match")
