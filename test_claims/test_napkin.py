@@ -84,6 +84,9 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
     close(formula, float(simulated), "training_days", rel=1e-5)
     equal(round(formula), days, "training_days, rounded")
 
+    rate = planning.tokens_per_s(PARAMETERS, DEVICES, float(peak), float(MFU))
+    close(float(TOKENS) / rate / ONE_DAY_S, formula, "days by tokens_per_s")
+
     affordable = planning.affordable_flops(formula, DEVICES, float(peak), float(MFU))
     close(affordable, float(TOKENS * flops_per_token), "affordable_flops of these days", rel=1e-5)
 
@@ -143,16 +146,16 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     what = f"a step that waits {waits} against the step that the estimate counts"
     ratio = speed.assert_slower(waiting_step, step, what)
     parameters = parameter_count(net)
-    steps = 10**6
     mfu = 0.5
-    of_steps = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu)
-    of_run = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu / ratio.value)
-
-    close(of_run / of_steps, ratio.value, "days of the run over days of its steps")
-
     _, each = dispatched_per_token(workloads, net)
-    without = float(simulated_days(each, 256 * steps, 1, 10**12, Fraction(mfu)))
-    close(of_steps, without, "days without waits")
+    # Of seconds, of days and of weeks.
+    for steps in (10**6, 10**10, 10**11):
+        of_steps = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu)
+        of_run = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu / ratio.value)
+        close(of_run / of_steps, ratio.value, "days of the run over days of its steps")
+
+        without = float(simulated_days(each, 256 * steps, 1, 10**12, Fraction(mfu)))
+        close(of_steps, without, "days without waits")
 
 
 @pytest.mark.claim("napkin.cost")
