@@ -1,19 +1,16 @@
-"""Each module of torch's own tests holds, behind a linear layer, the bytes that are predicted.
-
-The table is private to torch, so nothing is tested where it, or its `expecttest`, is absent.
-"""
+"""Each module of torch's own tests holds, behind a linear layer, the bytes that are predicted."""
 
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal import common_modules
 from torch.utils._pytree import tree_leaves
 
 from prooflops.memory import TrainingStep
 from prooflops.timing import one_thread
 
-common_modules = pytest.importorskip("torch.testing._internal.common_modules", exc_type=ImportError)
 MODULES = {
     info.name: info
     for info in common_modules.module_db

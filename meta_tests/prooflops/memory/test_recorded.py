@@ -121,19 +121,12 @@ def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before():
 
 def test_the_documents_table_says_what_is_predicted_and_measured():
     text = (ROOT / "docs/explanation/predicted.md").read_text("utf-8")
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
-    table = {cells[0]: cells[1:] for cells in rows if cells[0] in NETS}
     for net in NETS:
-        before = workspaces_before(net)
         warm = warm_rows(net)
-        requested = max(ours.peak_bytes for _, ours, _ in warm) - before
-        charged = max(ours.charged_peak_bytes for _, ours, _ in warm) - before
-        recorded_requested = max(figures[1] for _, _, figures in warm)
-        recorded_charged = max(figures[3] for _, _, figures in warm)
-        reserved = predicted(net, workspaces=True).reserved_peak_bytes
-        found = [
-            *(requested, recorded_requested, requested - recorded_requested),
-            *(charged, recorded_charged, charged - recorded_charged),
-            reserved,
-        ]
-        assert [int(cell.replace(",", "")) for cell in table[net]] == found
+        cells = []
+        for level, place in (("peak_bytes", 1), ("charged_peak_bytes", 3)):
+            ours = max(getattr(each, level) for _, each, _ in warm) - workspaces_before(net)
+            recorded = max(figures[place] for _, _, figures in warm)
+            cells += [ours, recorded, ours - recorded]
+        cells.append(predicted(net, workspaces=True).reserved_peak_bytes)
+        assert f"| {net} | {' | '.join(f'{each:,}' for each in cells)} |" in text
