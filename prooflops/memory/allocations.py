@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,12 +187,12 @@ class _CpuMeter:
                 "a profiler is active: the CPU's bytes need a profiler session of their own; "
                 "stop it first"
             )
-        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, which there is not,
-        # clears the events.
-        self._session = profile(
-            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
-        )
-        self._session.__enter__()  # type: ignore[no-untyped-call]
+        # Without acc_events, with which torch would make an object of each event at the end.
+        self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        with warnings.catch_warnings():
+            # Torch 2.10 to 2.12 warn that a later cycle, which there is not, clears the events.
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+            self._session.__enter__()  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:
         if not _profiler_is_on():
