@@ -137,14 +137,14 @@ def _open_figure(name: str, row: Measurement) -> Figure:
     floor = floor_of_record(entry["floor"])
     if "share" not in entry:
         # Nothing kept it from being judged but a rate that is not on record.
-        text = f"{shown(entry['value'], entry['unit'])} ({floor}): {why}"
+        text = f"measured {shown(entry['value'], entry['unit'])} (floor: {floor}): {why}"
         return Figure(name, None, text, row, floor)
     measured, other = ("at most", "at least") if entry["unit"] == "s" else ("at least", "at most")
-    bounds = f"{measured} {compared(entry['value'], entry['unit'], entry['share'], floor)}"
+    bounds = f"measured {measured} {compared(entry['value'], entry['unit'], entry['share'], floor)}"
     if "most" in entry:
         most = compared(entry["most"], entry["unit"], entry["most_share"], floor)
         bounds += f", {other} {most}"
-    return Figure(name, None, f"{bounds} ({floor}): {why}", row, floor, beside=why)
+    return Figure(name, None, f"{bounds} (floor: {floor}): {why}", row, floor, beside=why)
 
 
 def _strictness(bench: Measurement) -> tuple[float, float]:
