@@ -83,7 +83,7 @@ def commit_of(root: Path) -> str:
 
 
 def is_changed(root: Path) -> bool:
-    """Whether files differ from the commit that is checked out."""
+    """True if files differ from the commit that is checked out."""
     return bool(output(root, "status", "--porcelain", "--untracked-files=no"))
 
 

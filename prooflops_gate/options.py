@@ -181,22 +181,22 @@ class Settings:
 
     @property
     def orchestrated(self) -> bool:
-        """Whether fresh processes do the measuring, and this one only starts them."""
+        """True if fresh processes do the measuring, and this one only starts them."""
         return self.gate or self.compares
 
     @property
     def compares(self) -> bool:
-        """Whether there is another side."""
+        """True if there is another side."""
         return bool(self.baseline or self.versus or self.bisect) or self.noise_floor
 
     @property
     def reports_only(self) -> bool:
-        """Whether the verdicts of a comparison fail nothing."""
+        """True if the verdicts of a comparison fail nothing."""
         return bool(self.baseline or self.versus) and not self.gate
 
     @property
     def used(self) -> bool:
-        """Whether any of these options was given."""
+        """True if any of these options was given."""
         return self.orchestrated or bool(self.record)
 
 
@@ -283,7 +283,7 @@ def _check_one_another(found: Settings) -> None:
 
 
 def _impossible(found: Settings) -> Mapping[str, object]:
-    """Whether options exclude each other, by the message that says why."""
+    """By message: True if two options exclude each other."""
     names = ("noise_floor", "baseline", "versus", "bisect")
     sides = [_flag(name) for name in names if getattr(found, name)]
     files = [_flag(name) for name in FILES if getattr(found, name)]

@@ -180,7 +180,7 @@ def copies(outside: Mapping[str, Path], root: Path, top: Path) -> Iterator[Path]
 
 
 def _is_own(each: Distribution, names: set[str], top: Path) -> bool:
-    """Whether a distribution was installed from the repository, or has the name of a project."""
+    """True if a distribution was installed from the repository, or has the name of a project."""
     source = _source(each)[0]
     if source and source.is_dir() and source.is_relative_to(top):
         return True

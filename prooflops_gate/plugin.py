@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_recorded(config: pytest.Config) -> bool:
-    """Whether this run leaves a record.
+    """True if this run leaves a record.
 
     By an option, or because this suite's own plugin keeps all of its runs.
     """

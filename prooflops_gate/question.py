@@ -64,7 +64,7 @@ class Question:
         return 2 if "both" in {self.settings.direction, *self.selection.directions} else 1
 
     def rule(self, benchmarks: int) -> TimeRule:
-        """The rule that decides so many benchmarks by their times."""
+        """The rule that decides this number of benchmarks by their times."""
         settings, selection = self.settings, self.selection
         plan = plan_for(
             benchmarks,

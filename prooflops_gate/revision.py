@@ -88,7 +88,7 @@ def fork(tip: str, root: Path) -> Fork:
 
 
 def is_branch(text: str, root: Path) -> bool:
-    """Whether a revision is the name of a branch, of this repository or a remote, or fetched."""
+    """True if a revision is the name of a branch, of this repository or a remote, or fetched."""
     words = ("--verify", "--quiet", "--symbolic-full-name", "--end-of-options", text)
     return (git.output(root, "rev-parse", *words) or "").startswith(BRANCHES)
 

@@ -15,7 +15,7 @@ from prooflops_gate.statistics.effects import Effect
 
 TIME, INSTRUCTIONS = "time", "instructions"
 MEMORY = ("memory", "CUDA memory")
-# What decides where no process opened a file that differs.
+# This decides if no process opened a file that differs.
 FILES = "files"
 RESOURCES = (*MEMORY, INSTRUCTIONS)
 # The worst first.
@@ -33,7 +33,7 @@ VERDICTS = (
     "NEW",
     "SAME",
 )
-# Error rate of each printed bound; it equals that of SAME at each of the gate's four looks.
+# Error rate of each printed bound; it equals SAME's at each of the gate's four looks.
 SHOWN_LEVEL = 0.0125
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
 
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def is_open(self) -> bool:
-        """Whether a time that was measured on both sides is not decided."""
+        """True if a time that was measured on both sides is not decided."""
         return self.is_time and self.verdict == "INCONCLUSIVE" and self.after is not None
 
 

@@ -32,12 +32,12 @@ MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 
 def is_replicate() -> bool:
-    """Whether the gate, or a validation of several cards, started this process."""
+    """True if the gate, or a validation of several cards, started this process."""
     return bool(os.environ.get(RECORD_TO))
 
 
 def is_benchmark(item: pytest.Item) -> bool:
-    """Whether this test is measured: it uses pytest-benchmark's fixture, or has its marker."""
+    """True if this test is measured: it uses pytest-benchmark's fixture, or has its marker."""
     return "benchmark" in getattr(item, "fixturenames", ()) or is_whole_benchmark(item)
 
 
@@ -47,7 +47,7 @@ def benchmark_marker(item: pytest.Item) -> pytest.Mark | None:
 
 
 def is_whole_benchmark(item: pytest.Item) -> bool:
-    """Whether all of this test is measured: it has the marker, and does not use the fixture."""
+    """True if all of this test is measured: it has the marker, and does not use the fixture."""
     if "benchmark" in getattr(item, "fixturenames", ()):
         return False
     if not isinstance(item, pytest.Function) or benchmark_marker(item) is None:

@@ -66,7 +66,7 @@ class Selection:
         return {row["direction"] for row in self.markers.values() if "direction" in row}
 
     def covers(self, test: str) -> bool:
-        """Whether this run covers a test of the other side, and no marker says `ignore`."""
+        """True if this run covers a test of the other side, and no marker says `ignore`."""
         if self.markers.get(test, {}).get("ignore", False):
             return False
         return test in self.benchmarks or is_asked_for(test, self.config)
@@ -87,7 +87,7 @@ def function_of(name: str) -> str:
 
 
 def is_in_code(root: Path, name: str) -> bool:
-    """Whether the function of this test is in its file under `root`.
+    """True if the function of this test is in its file under `root`.
 
     It may be in its own class, or in one that this inherits from.
     """
@@ -100,7 +100,7 @@ def is_in_code(root: Path, name: str) -> bool:
 
 
 def defines(scope: ast.AST, path: Sequence[str], module: ast.Module) -> bool:
-    """Whether a scope defines this function, behind the classes before it in the path.
+    """True if a scope defines this function, behind the classes before it in the path.
 
     A class of another file, from which one of them inherits, may define it.
 
@@ -130,7 +130,7 @@ def definitions(scope: ast.AST) -> Iterator[Definition]:
 
 
 def is_gone(name: str, here: Path, there: Path, collected: Sequence[str]) -> bool:
-    """Whether this change removed a test from the code, so that it cannot run here.
+    """True if this change removed a test from the code, so that it cannot run here.
 
     Its function is gone, or its parameters are: other tests of the function were collected, and its
     file differs between the two sides.
@@ -151,7 +151,7 @@ def _differs(file: str, here: Path, there: Path) -> bool:
 
 
 def is_asked_for(name: str, config: pytest.Config) -> bool:
-    """Whether the command line covers a test of this name, existing or not.
+    """True if the command line covers a test of this name, existing or not.
 
     It names tests by paths and node ids. So a benchmark that vanished from a file is missing, and
     one of another file is not. Where the last run selects the tests (--lf, --sw), nothing else was

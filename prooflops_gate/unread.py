@@ -1,4 +1,4 @@
-"""Whether any process of a pair opened a file in which the two sides differ.
+"""Tells if any process of a pair opened a file in which the two sides differ.
 
 Where none did, the commit changed nothing that the benchmarks read, as one of documents alone. Both
 sides then ran the same program on the same data, and no time is needed to call them SAME. The
@@ -55,7 +55,7 @@ class Unread:
 
     @property
     def is_likely(self) -> bool:
-        """Whether it is worth a short pair: files differ, and none is code or pytest's settings."""
+        """True if it is worth a short pair: files differ, and none is code or pytest's settings."""
         return self._descriptor >= 0 and not any(name.endswith(CODE) for name in self.files)
 
     def explains(self, pair: Pair) -> str:
@@ -71,7 +71,7 @@ class Unread:
         return f"no process opened a file that differs ({many(len(self.files), 'file')})"
 
     def _is_opened(self) -> bool:
-        """Whether a file or folder was opened; also where the kernel dropped events."""
+        """True if a file or folder was opened; also where the kernel dropped events."""
         with suppress(BlockingIOError):
             while events := os.read(self._descriptor, EVENTS_BYTES):
                 while events:

@@ -21,7 +21,7 @@ NO_TIME = "no function is named, as the budget ended first"
 NO_PROCESS = "no function is named, as the tests failed while counted"
 NO_PYTHON = "no Python function executes more bytecodes"
 NO_FUNCTION = "neither a Python nor a C function executes more"
-# What callgrind or the interpreter put there: no function of anybody's.
+# Names that callgrind or the interpreter put there: nobody's function.
 NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?|\(below main\)")
 # The interpreter's own functions: all Python code runs in them.
 INTERPRETER = re.compile(r"_?Py[A-Z_]\w*|(cfunction|method_vectorcall|vectorcall)(_\w+)?")

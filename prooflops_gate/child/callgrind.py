@@ -40,7 +40,7 @@ _kept: list[Any] = []
 
 
 def is_usable() -> bool:
-    """Whether this machine counts: valgrind is installed, and the requests to it are known."""
+    """True if this machine counts: valgrind is installed, and the requests to it are known."""
     return (
         sys.platform == "linux"
         and platform.machine() in CODE

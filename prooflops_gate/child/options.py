@@ -93,7 +93,7 @@ def switch_off(option: Any) -> list[str]:
 
 
 def is_asked_for(name: str, option: Any) -> bool:
-    """Whether the options of a run request this plugin.
+    """True if the options of a run request this plugin.
 
     Pytest-randomly shuffles wherever it is installed.
     """

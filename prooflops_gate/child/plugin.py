@@ -126,7 +126,7 @@ class ChildPlugin:
         return self.paces.get(name, self.paces.get("", {}))
 
     def is_fixed(self, item: pytest.Item) -> bool:
-        """Whether the project itself, or the command line, sets how long this benchmark runs."""
+        """True if the project itself, or the command line, sets how long this benchmark runs."""
         name = self.name_of(item)
         # No public name shows that a test called `benchmark.pedantic`, whose rounds no option
         # changes.
@@ -153,7 +153,7 @@ class ChildPlugin:
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
     def measures_memory(self) -> bool:
-        """Whether the memory of the current test is to be measured."""
+        """True if the memory of the current test is to be measured."""
         is_listed = self.memory is None or self.current in self.memory
         # Whole tests may allocate so often that tracing takes minutes.
         return is_listed and self.current not in self.whole_tests

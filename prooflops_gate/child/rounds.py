@@ -99,7 +99,7 @@ def cuda_of_torch() -> Any:
 
 
 def is_computing() -> bool:
-    """Whether torch's GPU still works on what was launched.
+    """True if torch's GPU still works on what was launched.
 
     The clock has stopped too early then.
     """

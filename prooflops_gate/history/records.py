@@ -230,7 +230,7 @@ def _pace(given: Mapping[str, Any] | str | None) -> str:
 
 
 def is_ignored(bench: Mapping[str, Any]) -> bool:
-    """Whether its marker `gate` says that it is not compared."""
+    """True if its marker `gate` says that it is not compared."""
     return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
 
 

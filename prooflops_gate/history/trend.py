@@ -58,7 +58,7 @@ def at_commit(records: Sequence[Summary], change: Change) -> Change | None:
 
 
 def is_other_code(before: Summary, after: Summary) -> bool:
-    """Whether two records may be of different code; without version control nobody knows."""
+    """True if two records may be of different code; without version control nobody knows."""
     is_known = before.commit and after.commit and not (before.dirty or after.dirty)
     return not is_known or before.commit != after.commit
 

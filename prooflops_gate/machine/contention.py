@@ -1,4 +1,4 @@
-"""Whether other work competed for the cores of this process while something ran.
+"""Tells if other work competed for the cores of this process while something ran.
 
 Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux;
 other systems give a part of the figures. A contended measurement is not dropped: the gate repeats

@@ -1,4 +1,4 @@
-"""Whether the cores that a benchmark uses run at their full speed now.
+"""Tells if the cores that a benchmark uses run at their full speed now.
 
 A core of a virtual machine often shares its silicon with another guest. For milliseconds to seconds
 it then runs at half its speed. Neither the load nor the time stolen shows that. A short piece of

@@ -252,7 +252,7 @@ def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
 
 
 def _would_cover(place: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether another point lies where the label on the right would be."""
+    """True if another point lies where the label on the right would be."""
     return 0 <= other[0] - place[0] < 24 and abs(other[1] - place[1]) < 10
 
 

@@ -50,7 +50,7 @@ def _code(text: str, anchors: Collection[str]) -> str:
 
 
 def defined(text: str, anchors: Collection[str]) -> bool:
-    """Whether the page defines this word, or what follows its "of"."""
+    """True if the page defines this word, or what follows its "of"."""
     return anchor_of_word(text.removeprefix("of ")) in anchors
 
 

@@ -118,7 +118,7 @@ def literal(text: str) -> str:
 
 
 def is_figure(cell: str) -> bool:
-    """Whether a cell is a number with at most a unit.
+    """True if a cell is a number with at most a unit.
 
     >>> is_figure("~ 1.42x"), is_figure("738 TFLOP/s"), is_figure("12 rounds, method 4")
     (True, True, False)
@@ -127,7 +127,7 @@ def is_figure(cell: str) -> bool:
 
 
 def is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether a column holds figures, and at most short words where there is none."""
+    """True if a column holds figures, and at most short words where there is none."""
     said = [row[column] for row in rows[1:] if row[column] not in NO_FIGURE]
     figures = [cell for cell in said if is_figure(cell)]
     is_long = any(len(cell.split()) > LONGEST_FIGURE for cell in said)

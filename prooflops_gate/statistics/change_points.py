@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.01
 SHUFFLES = 1999
-# Each side of a change point has so many records.
+# Each side of a change point has at least this number of records.
 FEWEST = 4
 # Smaller changes are not reported.
 SMALLEST = 0.03

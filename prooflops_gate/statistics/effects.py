@@ -53,7 +53,7 @@ def signed_rank_null(n: int) -> Floats:
 
 @dataclass(frozen=True)
 class Effect:
-    """The time of `after` over that of `before`, and its confidence.
+    """The ratio of the times `after` and `before`, and its confidence.
 
     `ratio` is the Hodges-Lehmann estimate of after / before. Each bound errs with a chance of at
     most `level`; `low` is 0 and `high` inf where too few pairs allow none. `p_slower` is the chance
@@ -74,7 +74,7 @@ class Effect:
 
     @property
     def in_every_pair(self) -> bool:
-        """Whether every pair shows the change, the rarest outcome of this number of pairs."""
+        """True if every pair shows the change, the rarest outcome of this number of pairs."""
         return min(self.p_slower, self.p_faster) <= 0.5**self.pairs
 
     def interval(self, level: float) -> tuple[float, float]:
