@@ -16,6 +16,7 @@ from prooflops import counted
 from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
+from test_claims.oracles.nets import NETS, net_and_batch
 from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 
@@ -267,6 +268,20 @@ def test_inference_holds_the_input_and_output_of_one_layer(
         at_work = function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
         should = layers * each + at_work
         equal(training, should * x.nbytes, "the peak with gradients in bytes", dtype=dtype)
+
+
+@pytest.mark.claim("act.inference-one-layer")
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("mode", INFERENCE)
+def test_inference_leaves_nothing_but_the_result(metered_device, kind, mode):
+    net, x, _ = net_and_batch(metered_device, 5, kind, dtype=torch.float32)
+
+    def inferred():
+        with INFERENCE[mode]():
+            return net(x)
+
+    (y, _), held = tensors.held_after(metered_device, inferred, inferred)
+    equal(held, [y.nbytes, 2 * y.nbytes], "bytes held by one result, and by two")
 
 
 @pytest.mark.claim("act.can-dominate")

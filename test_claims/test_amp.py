@@ -6,6 +6,7 @@ import re
 import warnings
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from test_claims.oracles import tensors
+from test_claims.oracles import dispatched, tensors
 from test_claims.oracles.dispatched import Recorded
 from test_claims.oracles.messages import at_most, close, equal
 from test_claims.oracles.mixed_precision import LOW, flattened, linear_layers, seeded, step
+from test_claims.oracles.nets import NETS, net_and_batch
 from test_claims.strategies import fewer, in_fp64, seeds, sizes
 
 
@@ -65,6 +67,30 @@ def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, di
         # Operands, activations and gradients are rounded once each.
         most = 2 * torch.finfo(LOW[low]).eps
         at_most(error, most, "a gradient's error")
+
+
+@pytest.mark.claim("amp.recipe-fp32-params", "amp.only-forward-cast")
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("kind", NETS)
+def test_every_kind_of_layer_keeps_fp32_and_multiplies_low(device, kind, low):
+    net, x, labels = net_and_batch(device, 6, kind, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(net.parameters())
+    with Recorded() as recorded:
+        with torch.autocast(device.type, LOW[low]):
+            logits = net(x).flatten(0, -2)
+            loss = functional.cross_entropy(logits, labels.flatten())
+        loss.backward()
+        optimizer.step()
+    multiplying = {
+        *dispatched.PRODUCTS,
+        torch.ops.aten.convolution,
+        torch.ops.aten.convolution_backward,
+    }
+    operands = [read for operation, read, _ in recorded.calls if operation in multiplying]
+    equal({x.dtype for x in chain(*operands)}, {LOW[low]}, "dtypes of operands")
+    for parameter in net.parameters():
+        held = parameter, parameter.grad, *optimizer.state[parameter].values()
+        equal({each.dtype for each in held}, {torch.float32}, "dtypes of what is kept")
 
 
 # The choices of autocast: its own dtype, fp32 on every device or on CUDA alone, or the operands'.
