@@ -1,7 +1,6 @@
 """Claims about data loading: token files, windows of them, loaders, and idle time."""
 
 import contextlib
-import functools
 import itertools
 import math
 import os
@@ -9,6 +8,7 @@ import sys
 import time
 import warnings
 from collections import deque
+from functools import partial
 from statistics import mean, median
 
 import numpy as np
@@ -17,13 +17,13 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from accounting.formats import element_bits
 from accounting.memory import tensor_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles.kernels import timed_copy
-from test_claims.oracles.messages import agree, at_most, close, equal
+from test_claims.oracles.messages import agree, at_most, between, close, equal
 from test_claims.oracles.tokens import (
     batch,
     fresh,
@@ -57,14 +57,20 @@ def token_arrays(draw, names=INTEGERS, least=0):
 @pytest.mark.claim("data.int-sequences")
 @pytest.mark.parametrize("text", ["a", "Ein Wort, é und 字", "0" * 30])
 @pytest.mark.parametrize("length", [1, 4])
-def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(folder, device, text, length):
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(
+    folder, device, text, length, dtype
+):
     """Each byte of the text is a token, as in the vocabularies that every other is built on."""
-    path = fresh(folder / "text.bin")
+    path, saved = (fresh(folder / name) for name in ("text.bin", "text.npy"))
     encoded = text.encode() + b"\n" * length
-    np.frombuffer(encoded, dtype=np.uint8).astype(np.uint16).tofile(path)
-    tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    equal(bytes(tokens.tolist()), encoded, "what the file gives")
-    equal(path.stat().st_size, tensor_bytes(tokens.shape, "uint16"), "bytes of the file")
+    array = np.frombuffer(encoded, dtype=np.uint8).astype(dtype)
+    array.tofile(path)
+    np.save(saved, array)
+    tokens = np.memmap(path, dtype=dtype, mode="r")
+    for read in (tokens, np.fromfile(path, dtype), np.load(saved)):
+        equal((read.dtype, read.tolist()), (np.dtype(dtype), [*encoded]), "what a file gives")
+    equal(path.stat().st_size, tensor_bytes(tokens.shape, dtype), "bytes of the file")
 
     x, y = window(tokens, 0, length)
     table = torch.eye(256, device=device)
@@ -86,42 +92,56 @@ READ_AROUND_BYTES = 2 * 2**20
 
 @pytest.fixture
 def large_file(folder):
-    """A sparse file twice as large as memory, and the tokens at 64 places; the rest is zeros."""
+    """A sparse .npy file twice as large as memory, where its tokens begin, and those at 64 places.
+
+    The rest is zeros.
+    """
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    nbytes = max(2 * memory_bytes, 8 * 2**30)
+    number = max(2 * memory_bytes, 8 * 2**30) // 4
+    header = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": (number,)}
+    apart = number // TOUCHED - 37
+    marks = {place * apart: 1000 + place for place in range(TOUCHED)}
     try:
-        path = sparse_file(folder / "large.bin", nbytes)
+        path = sparse_file(folder / "large.npy", 4 * number)
         np.memmap(path, dtype=np.int32, mode="r")
     except OSError as error:
-        pytest.skip(f"no file of {nbytes / 2**30:.0f} GiB can be made and mapped: {error}")
+        pytest.skip(f"no file of {number / 2**28:.0f} GiB can be made and mapped: {error}")
 
-    apart = path.stat().st_size // 4 // TOUCHED + 37
-    marks = {}
     with open(path, "r+b") as file:
-        for place in range(TOUCHED):
-            index = place * apart
-            token = 1000 + place
-            marks[index] = token
-            file.seek(4 * index)
+        np.lib.format.write_array_header_1_0(file, header)
+        start = file.tell()
+        file.truncate(start + 4 * number)
+        for index, token in marks.items():
+            file.seek(start + 4 * index)
             file.write(token.to_bytes(4, sys.byteorder))
 
-    yield path, marks
+    yield path, start, marks
     path.unlink()
+
+
+# Ways to open the tokens that begin somewhere in a file.
+MAPPED = {
+    "np.memmap": lambda path, start: np.memmap(path, np.int32, "r")[start // 4 :],
+    "from an offset": lambda path, start: np.memmap(path, np.int32, "r", start),
+    "to write": lambda path, start: np.memmap(path, np.int32, "r+", start),
+    "np.load": lambda path, _: np.load(path, mmap_mode="r"),
+}
 
 
 @pytest.mark.claim("data.memmap-lazy")
 # Not on Windows, where a file is sparse only on request.
 @pytest.mark.needs("resource")
-def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(large_file, record_figure):
-    path, marks = large_file
-    tokens = np.memmap(path, dtype=np.int32, mode="r")
+@pytest.mark.parametrize("how", MAPPED)
+def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(large_file, record_figure, how):
+    path, start, marks = large_file
+    tokens = MAPPED[how](path, start)
     quarter = tokens[len(tokens) // 4 : len(tokens) // 2]
     opened = resident_bytes(tokens)
     got = {index: int(tokens[index]) for index in marks}
     touched = resident_bytes(tokens)
     equal(got, marks, "the tokens read")
 
-    nbytes = path.stat().st_size
+    nbytes = path.stat().st_size - start
     record_figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory")
     equal(tokens.nbytes, nbytes, "bytes of the mapped array")
 
@@ -131,12 +151,22 @@ def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(large_file, recor
     at_most(touched, TOUCHED * READ_AROUND_BYTES, "bytes in memory for 64 tokens")
 
 
+# An array, backwards, and of two dimensions by rows and by columns.
+ARRANGED = (
+    lambda tokens: tokens,
+    lambda tokens: tokens[::-1],
+    lambda tokens: np.stack([tokens, tokens]),
+    lambda tokens: np.stack([tokens, tokens], axis=1).T,
+)
+
+
 @pytest.mark.claim("data.memmap-npy")
-@given(tokens=token_arrays(least=1))
-@example(tokens=np.arange(1000, dtype=np.int32))
-def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
+@given(tokens=token_arrays(least=1), arranged=st.sampled_from(ARRANGED))
+@example(tokens=np.arange(1000, dtype=np.int32), arranged=ARRANGED[0])
+def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens, arranged):
     path = fresh(folder / "header.npy")
     raw = fresh(folder / "raw.npy")
+    tokens = arranged(tokens)
     np.save(path, tokens)
     tokens.tofile(raw)
     contents = path.read_bytes()
@@ -148,27 +178,29 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
 
     as_written = np.memmap(path, dtype=tokens.dtype, mode="r")
     extra = header // tokens.itemsize
-    number = len(tokens)
-    equal(len(as_written), number + extra, "tokens mapped raw")
+    equal(len(as_written), tokens.size + extra, "tokens mapped raw")
 
     equal(as_written[:extra].tobytes(), contents[:header], "what comes before the tokens")
 
     first = int.from_bytes(contents[:4], "little")
-    if number == 1000:
+    if tokens.size == 1000:
         equal((extra, first), (32, 1297436307), "tokens of the header, and the first")
 
+    by_columns = "F" if tokens.flags.fnc else "C"
+    options = {"dtype": tokens.dtype, "mode": "r", "shape": tokens.shape}
     corrected = {
         "np.load(mmap_mode='r')": np.load(path, mmap_mode="r"),
-        "np.memmap(offset=)": np.memmap(path, dtype=tokens.dtype, mode="r", offset=header),
-        "np.memmap of a raw file": np.memmap(raw, dtype=tokens.dtype, mode="r"),
+        "np.memmap(offset=)": np.memmap(path, offset=header, order=by_columns, **options),
+        "np.memmap of a raw file": np.memmap(raw, **options),
     }
     for name, array in corrected.items():
         equal(array.tolist(), tokens.tolist(), "the tokens", name=name)
-        equal(type(array), np.memmap, "their array", name=name)
+        equal((type(array), array.dtype), (np.memmap, tokens.dtype), "their array", name=name)
 
 
 @pytest.mark.claim("data.uint16")
 @given(ids=st.lists(st.integers(0, 2**17), min_size=1, max_size=30))
+@example(ids=[*range(2**16 + 9)])
 def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids):
     path = fresh(folder / "narrow.bin")
     with warnings.catch_warnings():
@@ -178,17 +210,20 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
     equal(path.stat().st_size, tensor_bytes((len(ids),), "uint16"), "bytes of the file")
     should = [token % 65536 for token in ids]
     for read in (np.memmap, np.fromfile):
-        got = read(path, dtype=np.uint16).tolist()
-        equal(got, should, "the ids that come back", read=read)
+        got = read(path, dtype=np.uint16)
+        equal(got.tolist(), should, "the ids that come back", read=read)
+        wide = torch.from_numpy(np.array(got)).long()
+        equal(wide.tolist(), should, "the ids in a tensor", read=read)
 
 
 @pytest.mark.claim("data.uint16")
 @pytest.mark.parametrize("token", [-1, 65536, 70000])
 def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
-    equal(np.array([0, 65535], dtype=np.uint16).tolist(), [0, 65535], "what fits")
-    warned = pytest.warns(DeprecationWarning, match="bound")
-    with pytest.raises(OverflowError) if np.__version__ >= "2" else warned:
-        np.array([token], dtype=np.uint16)
+    for made in (np.array, np.asarray):
+        equal(made([65535], dtype=np.uint16).tolist(), [65535], "what fits")
+        warned = pytest.warns(DeprecationWarning, match="bound")
+        with pytest.raises(OverflowError) if np.__version__ >= "2" else warned:
+            made([token], dtype=np.uint16)
 
 
 @pytest.mark.claim("data.llama-2.8tb")
@@ -239,13 +274,13 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
 
 
 @pytest.mark.claim("data.randint-bound")
-@pytest.mark.parametrize(("length", "spare"), [(1, 1), (16, 1), (1, 20), (7, 12)])
+@pytest.mark.parametrize(("length", "spare"), [(1, 1), (16, 1), (7, 12), (3, 600)])
 def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     tokens = np.arange(length + spare)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(tokens) - length, (50 * spare,), generator=generator)
     starts = set(drawn.tolist())
-    # One is missed once in e^50 / 20.
+    # One is missed once in e^50 / 600.
     equal(starts, set(range(spare)), "the starts drawn")
 
     for start in starts:
@@ -254,6 +289,21 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
 
     _, y = window(tokens, spare, length)
     equal(len(y), length - 1, "targets of one start more")
+
+
+@pytest.mark.claim("data.randint-bound")
+@pytest.mark.parametrize("tokens", [5000, 2**24 + 9, 2**31 + 9, 14 * 10**11])
+def test_starts_are_drawn_from_all_of_a_large_file(tokens):
+    """Beyond 2^24 fp32 has no odd numbers, and beyond 2^31 int32 has none."""
+    generator = torch.Generator().manual_seed(0)
+    bound = tokens - 16
+    starts = torch.randint(bound, (2**16,), generator=generator)
+    # Each bound is missed once in e^60.
+    halves = starts.double() >= bound / 2
+    for name, share in (("odd", starts % 2 == 1), ("in the second half", halves)):
+        close(share.double().mean().item(), 0.5, "the share of starts", within=0.03, name=name)
+    between(int(starts.max()), 0.998 * bound, bound - 1, "the last start")
+    between(int(starts.min()), 0, 0.002 * bound, "the first start")
 
 
 # The integers of up to 64 bits that torch has, with the largest of each.
@@ -285,26 +335,40 @@ def taken_by(function, ids, words, should):
 # The last: more words than 16 bits can count.
 @pytest.mark.parametrize(("words", "tokens"), [(4, 3), (1000, 5000), (70_000, 20)])
 def test_int64_serves_both_embedding_and_targets(device, words, tokens):
-    table = torch.randn(words, 2)
+    table = torch.randn(words, 2).bfloat16()
     logits = torch.randn(tokens, words)
     ids = -torch.arange(3, tokens + 3) * 7 % words
 
     def embedding(ids):
-        return nn.functional.embedding(ids, table.to(device))
+        return nn.functional.embedding(ids, table.float().to(device))
+
+    def module(ids):
+        of = nn.Embedding.from_pretrained(table.to(device))
+        return of(ids[None])[0]
 
     def losses(ids):
         return nn.functional.cross_entropy(logits.to(device), ids, reduction="none")
+
+    def losses_of_a_sequence(ids):
+        of = nn.CrossEntropyLoss(reduction="none")
+        return of(logits.to(device).T[None], ids[None])[0]
+
+    def losses_of_logarithms(ids):
+        return nn.functional.nll_loss(logits.to(device).log_softmax(-1), ids, reduction="none")
 
     rows = table.double()[ids]
     wide = logits.double()
     chosen = wide[range(tokens), ids]
     by_hand = wide.exp().sum(dim=1).log() - chosen
-    got = taken_by(embedding, ids.to(device), words, rows)
-    equal(got, [torch.int32, torch.int64], "dtypes that an embedding takes")
+    for function in (embedding, module):
+        got = taken_by(function, ids.to(device), words, rows)
+        equal(got, [torch.int32, torch.int64], "dtypes that an embedding takes")
 
-    got = taken_by(losses, ids.to(device), words, by_hand)
-    should = [torch.uint8, torch.int64] if words < 256 else [torch.int64]
-    equal(got, should, "dtypes that cross entropy takes")
+    for function in (losses, losses_of_logarithms, losses_of_a_sequence):
+        narrow = [torch.uint8] if words < 256 and function is not losses_of_a_sequence else []
+        got = taken_by(function, ids.to(device), words, by_hand)
+        what = f"dtypes that {function.__name__} take"
+        equal(got, [*narrow, torch.int64], what)
 
 
 @pytest.mark.claim("data.astype-int64")
@@ -330,41 +394,68 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
     equal(tokens[2:5].tolist(), [2, 3, 4], "the file after writing to the cast")
 
 
+# How a loader is told the order of windows, and the order where it is not drawn.
+SAMPLED = {
+    "in order": lambda order: {},
+    "shuffled": lambda order: {"shuffle": True},
+    "shuffled by a generator": lambda order: {"shuffle": True, "generator": torch.Generator()},
+    "by a sampler": lambda order: {"sampler": order[::-1]},
+}
+
+
+def windows_of(folder, number, length):
+    """Each window of a file with the place where it starts."""
+    path = fresh(folder / "windows.bin")
+    np.arange(number * length + 1, dtype=np.int32).tofile(path)
+    tokens = np.memmap(path, dtype=np.int32, mode="r")
+    return [(start, *window(tokens, start * length, length)) for start in range(number)]
+
+
+def starts_of(loader, length):
+    """The places of an epoch's windows, whose inputs and targets must be theirs."""
+    seen = []
+    for starts, x, y in loader:
+        seen += starts.tolist()
+        inputs = length * starts[:, None] + torch.arange(length)
+        equal(x, inputs, "inputs")
+        equal(y, inputs + 1, "targets")
+    return seen
+
+
 @pytest.mark.claim("data.dataloader")
-@pytest.mark.parametrize("how", ["in order", "shuffled", "by a sampler"])
+@pytest.mark.parametrize("how", SAMPLED)
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize(
     ("windows", "length", "size"),
     [
         (1, 1, 1),
         (2, 3, 6),
-        (24, 4, 6),
         (29, 2, 5),
+        (1100, 1, 32),
     ],
 )
 def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop, how):
-    path = fresh(folder / "windows.bin")
-    np.arange(windows * length + 1, dtype=np.int32).tofile(path)
-    tokens = np.memmap(path, dtype=np.int32, mode="r")
-    dataset = [(start, *window(tokens, start * length, length)) for start in range(windows)]
     order = list(range(windows))
-    options = {"shuffle": how == "shuffled"}
-    if how == "by a sampler":
-        order.reverse()
-        options = {"sampler": order}
+    options = SAMPLED[how](order)
+    dataset = windows_of(folder, windows, length)
     loader = DataLoader(dataset, batch_size=size, drop_last=drop, **options)
     expected = windows - windows % size if drop else windows
-    places = torch.arange(length)
     for _ in range(2):
-        seen = []
-        for starts, x, y in loader:
-            seen += starts.tolist()
-            inputs = length * starts[:, None] + places
-            equal(x, inputs, "inputs")
-            equal(y, inputs + 1, "targets")
+        seen = starts_of(loader, length)
         agree("windows of an epoch", got=len(seen), distinct=len(set(seen)), should=expected)
-        if how != "shuffled":
-            equal(seen, order[:expected], "the order")
+        if not how.startswith("shuffled"):
+            equal(seen, options.get("sampler", order)[:expected], "the order")
+
+
+@pytest.mark.claim("data.dataloader")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_workers_and_ranks_share_an_epochs_windows(folder, shuffle):
+    dataset = windows_of(folder, 12, 2)
+    seen = []
+    for rank in range(3):
+        sampler = DistributedSampler(dataset, 3, rank, shuffle)
+        seen += starts_of(DataLoader(dataset, 2, sampler=sampler, num_workers=rank), 2)
+    equal(sorted(seen), list(range(12)), "the windows of all ranks")
 
 
 # 16 to 128 MiB.
@@ -418,10 +509,10 @@ def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, s
             torch.cuda.current_stream().wait_stream(stream)
 
         same = torch.cuda.current_stream()
-        pinned_beside = functools.partial(step, pinned, side)
+        pinned_beside = partial(step, pinned, side)
         for slower, what in (
-            (functools.partial(step, pageable, side), "pageable against pinned batches"),
-            (functools.partial(step, pinned, same), "one stream against two"),
+            (partial(step, pageable, side), "pageable against pinned batches"),
+            (partial(step, pinned, same), "one stream against two"),
         ):
             speed.assert_slower(slower, pinned_beside, what, at_least=1.2)
 
