@@ -25,9 +25,12 @@ from test_claims.strategies import (
 
 
 def all_reduce_around(parts):
-    """Adds up the parts of ranks in a ring, in place; returns the bytes that each rank sends."""
+    """Adds up the parts of ranks in a ring, in place.
+
+    Returns the bytes that each rank sends for the sums, and for what is complete.
+    """
     ranks = len(parts)
-    sent_bytes = 0
+    sent_bytes = [0, 0]
     # Sums go around, then what is complete.
     for turn in range(2 * (ranks - 1)):
         moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
@@ -38,7 +41,7 @@ def all_reduce_around(parts):
                 there[place] += part
             else:
                 there[place] = part
-        sent_bytes += moved[0].nbytes
+        sent_bytes[turn >= ranks - 1] += moved[0].nbytes
     return sent_bytes
 
 
@@ -50,8 +53,11 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks,
     sent_bytes = all_reduce_around(parts)
     assert (parts == should).all(), f"after the ring the ranks hold {parts}, not {should} each"
 
-    ring = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1)
-    equal(ring.sent_bytes, sent_bytes, "bytes sent")
+    formulas = [
+        Collective("data", name, ranks, bytes=should.nbytes, times=1).sent_bytes
+        for name in ("reduce-scatter", "all-gather", "all-reduce")
+    ]
+    equal(formulas, [*sent_bytes, sum(sent_bytes)], "bytes sent by halves, and in all")
 
 
 @pytest.mark.claim("parallel.all-reduce")
@@ -196,9 +202,16 @@ def shared(ranks, block, x, reduced):
 
 @pytest.mark.claim("parallel.tensor")
 @fewer
-@given(ranks=st.sampled_from([1, 2, 4]), width=sizes(1, 4), batch=sizes(1, 3), tokens=sizes(1, 5))
+@given(
+    ranks=st.sampled_from([1, 2, 4]),
+    width=sizes(1, 4),
+    batch=sizes(1, 3),
+    tokens=sizes(1, 5),
+    recipe=st.sampled_from([*RECIPES]),
+    micro_batches=sizes(1, 3),
+)
 def test_ranks_all_reduce_the_activations_four_times_a_layer(
-    workloads, ranks, width, batch, tokens
+    workloads, ranks, width, batch, tokens, recipe, micro_batches
 ):
     one = Transformer(
         vocab_size=8, layers=1, dim=8, heads=4, head_dim=width, hidden=12, learned_positions=8
@@ -215,25 +228,29 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     for should, got in zip(*gradients, strict=True):
         torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4)
 
-    split = Parallelism(tensor=ranks, sequence=False)
+    split = Parallelism(tensor=ranks, sequence=False, micro_batches=micro_batches)
     sent = []
     for model in (one, two):
-        needed = collectives(model, split, batch, tokens, "fp32")
+        needed = collectives(model, split, micro_batches * batch, tokens, recipe)
         sent.append(sum(each.times * each.bytes for each in needed))
     formula = sent[1] - sent[0]
-    each = x.nbytes if ranks > 1 else 0
-    should = sum(array.nbytes for array in reduced) if ranks > 1 else 0
+    # In the recipe's dtype, and for each micro-batch.
+    of_element = TORCH_DTYPES[RECIPES[recipe].parameters].itemsize * micro_batches * (ranks > 1)
+    should = of_element * sum(array.numel() for array in reduced)
 
-    equal(should, 4 * each, "bytes reduced")
+    equal(should, 4 * of_element * x.numel(), "bytes reduced")
     equal(formula, should, "bytes reduced by formula")
 
-    equal(2 * sent[0] - sent[1], 2 * each, "bytes that embedding and head send")
+    equal(2 * sent[0] - sent[1], 2 * of_element * x.numel(), "bytes that embedding and head send")
 
-    elements = {1: 0, 2: 0}
-    for parameter in block.parameters():
-        elements[parameter.dim()] += parameter.numel()
-    held = device_parameters(one, split)[0]
-    equal(held, elements[2] / ranks + elements[1], "parameters of a device")
+    for kv_heads in (4, 2, 1):
+        grouped = replace(one, kv_heads=kv_heads)
+        own = 0
+        for name, parameter in workloads.build(grouped, device="meta").layers.named_parameters():
+            of_keys = "key" in name or "value" in name
+            sharers = min(ranks, kv_heads) if of_keys else ranks
+            own += parameter.numel() // (sharers if parameter.dim() > 1 else 1)
+        equal(device_parameters(grouped, split)[0], own, "parameters of a device", model=grouped)
 
 
 @pytest.mark.claim("parallel.tensor")
