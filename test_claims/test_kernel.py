@@ -17,12 +17,11 @@ from test_claims.oracles.dispatched import Recorded
 from test_claims.oracles.rounding import Precision, RunningError, compared
 from test_claims.oracles.training_kernels import (
     KERNELS,
-    LAYOUTS,
     SHORT,
     SIZES,
     comparisons,
 )
-from test_claims.strategies import TORCH_DTYPES, laid_out
+from test_claims.strategies import TORCH_DTYPES, Case, covering, in_fp64, with_dtype
 
 FORMATS = ("fp32", "bf16", "fp16")
 
@@ -94,14 +93,21 @@ OPTIMIZERS = {
 FEW = torch.tensor([*range(50), *range(-50, 0)])
 
 
-def updates(device, precision, name, foreach):
+IMPLEMENTATIONS = {
+    "one by one": {"foreach": False},
+    "all at once": {"foreach": True},
+    "fused": {"fused": True},
+}
+
+
+def updates(device, precision, name, implementation):
     """Two steps on tensors of each size; compares the first and last elements, as no two mix."""
     optimizer, paper, options, only_of_the_paper = OPTIMIZERS[name]
     dtype = TORCH_DTYPES[precision]
     weights = [normal(elements, seed=elements).to(dtype) for elements in SIZES]
     gradients = [(normal(2, len(w), seed=1) + 0.5).to(dtype) for w in weights]
     parameters = [nn.Parameter(w.to(device, copy=True)) for w in weights]
-    stepper = optimizer(parameters, lr=0.25, foreach=foreach, **options)
+    stepper = optimizer(parameters, lr=0.25, **IMPLEMENTATIONS[implementation], **options)
     for step in range(2):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient[step].to(device)
@@ -115,13 +121,20 @@ def updates(device, precision, name, foreach):
         yield compared(what, parameter[FEW], should, errors.of(should))
 
 
+def implementations(name):
+    """torch fuses AdaGrad on a CPU alone, and RMSProp nowhere.
+
+    On a CPU torch 2.13's fused SGD is wrong in 16 bits from 31 elements on.
+    """
+    return [*IMPLEMENTATIONS] if name.startswith("adam") else ["one by one", "all at once"]
+
+
 @pytest.mark.claim("kernel.optimizer")
-@pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "all at once"])
 @pytest.mark.parametrize("name", with_claims(OPTIMIZERS))
-def test_an_update_errs_by_the_rounding_of_its_operations(device, name, foreach):
+def test_an_update_errs_by_the_rounding_of_its_operations(device, name):
     results = []
-    for precision in formats(device):
-        results += updates(device, precision, name, foreach)
+    for precision, implementation in product(formats(device), implementations(name)):
+        results += updates(device, precision, name, implementation)
     assert_within_rounding(results)
 
 
@@ -142,6 +155,11 @@ def clippings(device, precision):
     for parameter, should in zip(parameters, clipped, strict=True):
         what = f"gradient of {len(should)} elements clipped in {precision}"
         yield compared(what, parameter.grad, should, errors.of(should))
+    before = [parameter.grad.double().cpu() for parameter in parameters]
+    nn.utils.clip_grad_value_(parameters, 2.0**-13)
+    for parameter, gradient in zip(parameters, before, strict=True):
+        should = gradient.clamp(-(2.0**-13), 2.0**-13)
+        yield compared(f"gradient clipped by value in {precision}", parameter.grad, should)
 
 
 @pytest.mark.claim("kernel.optimizer", "loop.clipping")
@@ -152,22 +170,26 @@ def test_clipping_errs_by_the_rounding_of_norms_and_scaling(device):
     assert_within_rounding(results)
 
 
-def casts(device, source, target, layout):
-    """Magnitudes from 2^-20 on, which are subnormal in fp16, to 2^10."""
-    for elements in SIZES:
-        rows = normal(elements // 8 + 1, 8, seed=elements)
-        x = (rows * 2.0 ** torch.arange(-20, 12, 4)).to(TORCH_DTYPES[source])
-        got = laid_out(x.to(device), layout).to(TORCH_DTYPES[target])
-        what = f"a cast of {elements} elements, {layout}, from {source} to {target}"
-        yield compared(what, got, x.double())
+# From 2^-20 on, which is subnormal in fp16, to what fp8 can hold.
+MAGNITUDES = (normal(14, 7, seed=1) * 2.0 ** torch.arange(-20, 8, 2)[:, None]).flatten().tolist()
+INTEGERS = range(-440, 440, 9)
+
+
+def casts(device, case, target):
+    """A tensor in another format, made so and written to."""
+    x = case.tensor(device, INTEGERS if case.dtype == "int64" else MAGNITUDES)
+    into = torch.empty(x.shape, dtype=TORCH_DTYPES[target], device=x.device)
+    for name, got in (("to", x.to(into.dtype)), ("copy_", into.copy_(x))):
+        yield compared(f"{name} of {case} to {target}", got, in_fp64(x).cpu())
 
 
 @pytest.mark.claim("kernel.cast")
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_cast_errs_by_half_a_unit_in_the_last_place(device, layout):
+@pytest.mark.parametrize("target", [*FORMATS, "fp8_e4m3", "fp8_e5m2"])
+def test_a_cast_errs_by_half_a_unit_in_the_last_place(device, target):
     results = []
-    for source, target in product(formats(device), repeat=2):
-        results += casts(device, source, target, layout)
+    for case in covering("kernel.cast"):
+        possible = with_dtype(with_dtype(device, TORCH_DTYPES[case.dtype]), TORCH_DTYPES[target])
+        results += casts(possible, case, target)
     assert_within_rounding(results)
 
 
@@ -220,10 +242,10 @@ def checked_operators(device):
         for precision in dict.fromkeys((names[0], names[-1])):
             for kernel in KERNELS.values():
                 deque(comparisons(kernel, precision, device, SHORT))
-            deque(updates(device, precision, "adamw", foreach=False))
-            deque(updates(device, precision, "adamw", foreach=True))
+            for implementation in IMPLEMENTATIONS:
+                deque(updates(device, precision, "adamw", implementation))
             deque(clippings(device, precision))
-            deque(casts(device, "fp32", precision, "contiguous"))
+            deque(casts(device, Case("fp32"), precision))
     return computing(recorded)
 
 

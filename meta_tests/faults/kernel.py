@@ -90,7 +90,7 @@ wrong("addcdiv_of_many_fp32", UPDATES, "_foreach_addcdiv_", FP32, scaled, above=
 wrong("lerp_of_many_fp16", OPTIMIZER, "_foreach_lerp_", FP16, scaled)
 wrong("norms_of_many_fp16", f"{OPTIMIZER} loop.clipping", "_foreach_norm", FP16, two_percent_more)
 wrong("a_cast_of_fp32_to_bf16_truncates", CAST, "_to_copy", BF16, truncated)
-wrong("a_cast_to_fp16_flushes_subnormals", CAST, "_to_copy", FP16, flushed, above=2**20)
+wrong("a_cast_to_fp16_flushes_subnormals", CAST, "_to_copy", FP16, flushed, above=2**16)
 
 
 class SteeperBackward(torch.autograd.Function):

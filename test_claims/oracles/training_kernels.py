@@ -181,6 +181,21 @@ def layer_norm(x, weight, bias):
     return centred * (variance + 1e-5) ** -0.5 * weight + bias
 
 
+def of_channels(shape):
+    return 2 * ((shape[1],),)
+
+
+def group_norm_of_channels(x, weight, bias):
+    return functional.group_norm(x, x.shape[1], weight, bias)
+
+
+@computed_by(
+    group_norm_of_channels, others=of_channels, rounds="backward", by_rows=False, sizes=SIZES[:2]
+)
+def group_norm(x, weight, bias):
+    return layer_norm(x.flatten(2), weight[:, None], bias[:, None]).view(x.shape)
+
+
 def rms_norm_of_rows(x, weight):
     return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
 
@@ -264,6 +279,11 @@ def gelu_by_tanh(x):
 def silu(x):
     # x times its logistic function, whose slope cancels as the slope of tanh does
     return x * 0.5 * (1 + (x * 0.5).tanh())
+
+
+@computed_by(torch.sigmoid, rounds="backward", sizes=SIZES[:2])
+def sigmoid(x):
+    return 0.5 * (1 + (x * 0.5).tanh())
 
 
 @computed_by(torch.tanh, rounds="backward")
