@@ -4,6 +4,7 @@ import copy
 import gc
 import tempfile
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from accounting import memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
-from accounting.models import DeepLinear, parameter_count
+from accounting.models import DeepLinear, Transformer, parameter_count
 from prooflops.memory import measured_memory
 from prooflops.memory.allocator import rounded_bytes, segment_bytes
 from prooflops.memory.caching_allocator import CachingAllocator
@@ -38,19 +39,39 @@ wide_nets = st.builds(
 )
 # Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
+# A tied table, and norms and attention of both kinds.
+GPT = Transformer(
+    vocab_size=11, layers=1, dim=8, heads=2, hidden=12, learned_positions=4, tied_embedding=True
+)
+LLAMA = replace(GPT, layers=2, norm="rmsnorm", gated=True, kv_heads=1, tied_embedding=False)
+stepping = st.sampled_from([{}, {"foreach": True}, {"fused": True}, {"maximize": True}])
 nets_of_dtypes = st.tuples(st.just("fp32"), nets) | st.tuples(dtypes_among(["bf16"]), few_nets)
 
 
-def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
+def batch_of(workloads, device, model, batch, dtype=torch.float32):
+    """Features in this dtype, or sequences of three tokens."""
+    x = workloads.inputs(model, batch, 3, device=device)
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def in_groups(net):
+    """The first parameter apart from the others."""
+    first, *others = net.parameters()
+    return [{"params": [first]}, {"params": others, "lr": 1e-4}]
+
+
+def held_bytes(
+    workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True, **options
+):
     """Bytes held after a training step, beside data and step counts.
 
     The next step's activations are among them where wanted.
     """
-    x = workloads.inputs(model, batch, device=device).to(dtype)
+    x = batch_of(workloads, device, model, batch, dtype)
 
     def train():
         net = workloads.build(model, device=device, dtype=dtype)
-        stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
+        stepper = tensors.OPTIMIZERS[optimizer](in_groups(net), **options)
         tensors.train(net, stepper, x)
         return net, stepper, net(x).grad_fn if activations else None
 
@@ -70,11 +91,15 @@ def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, 
     ],
 )
 @fewer
-@given(model=nets)
+@given(model=nets, options=stepping)
+@example(model=GPT, options={"foreach": True})
+@example(model=LLAMA, options={"fused": True})
 def test_fp32_training_holds_so_many_bytes_per_parameter(
-    workloads, metered_device, optimizer, each, model
+    workloads, metered_device, optimizer, each, model, options
 ):
-    got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False)
+    # torch fuses AdaGrad on a CPU alone.
+    options = {} if (optimizer, *options) == ("adagrad", "fused") else options
+    got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False, **options)
     formula = memory.bytes_per_parameter(optimizer) * parameter_count(model)
     net = workloads.build(model, device="meta")
     built = sum(parameter.numel() for parameter in net.parameters())
@@ -151,7 +176,11 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
 
 @pytest.mark.claim("mem.single-dtype")
 @fewer
-@given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=dtypes_among(["fp64", "fp32", "bf16"]))
+@given(
+    model=few_nets,
+    batch=st.sampled_from([1, 6]),
+    dtype=dtypes_among(["fp64", "fp32", "bf16", "fp16"]),
+)
 def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
     workloads, metered_device, model, batch, dtype
 ):
@@ -234,22 +263,24 @@ def test_under_autocast_the_state_of_adamw_stays_in_fp32(metered_device, low):
 
 @pytest.mark.claim("mem.grads-equal-params")
 @fewer
-@given(of=nets_of_dtypes, frozen=st.booleans())
+@given(of=nets_of_dtypes, frozen=st.booleans(), by_net=st.booleans())
+@example(of=("fp32", GPT), frozen=True, by_net=True)
+@example(of=("bf16", LLAMA), frozen=False, by_net=False)
 def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
-    workloads, metered_device, of, frozen
+    workloads, metered_device, of, frozen, by_net
 ):
     name, model = of
     dtype = TORCH_DTYPES[name]
     net = workloads.build(model, device=metered_device, dtype=dtype)
-    x = workloads.inputs(model, 2, device=metered_device).to(dtype)
+    x = batch_of(workloads, metered_device, model, 2, dtype)
     net.layers[0].requires_grad_(not frozen)
-    stepper = torch.optim.SGD(net.parameters())
+    zeroing = net if by_net else torch.optim.SGD(in_groups(net))
     parameters = tensors.tensor_sum(p for p in net.parameters() if p.requires_grad)
     _, (gradients, zeroed, freed) = tensors.held_after(
         metered_device,
         lambda: net(x).pow(2).mean().backward(),
-        lambda: stepper.zero_grad(set_to_none=False),
-        stepper.zero_grad,
+        lambda: zeroing.zero_grad(set_to_none=False),
+        zeroing.zero_grad,
     )
 
     equal(gradients, parameters, "bytes of gradients")
@@ -259,27 +290,30 @@ def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
 
 @pytest.mark.claim("mem.checkpoint-copy")
 @fewer
-@given(model=nets)
+@given(of=nets_of_dtypes)
+@example(of=("fp32", GPT))
 def test_a_copied_checkpoint_takes_12_bytes_a_parameter_and_a_file_none(
-    workloads, metered_device, model
+    workloads, metered_device, of
 ):
     """The copy is what saving in the background keeps until the file is written."""
-    net = workloads.build(model, device=metered_device)
-    stepper = torch.optim.AdamW(net.parameters())
-    tensors.train(net, stepper, workloads.inputs(model, 2, device=metered_device))
-    states = {"net": net.state_dict(), "optimizer": stepper.state_dict()}
+    name, model = of
+    dtype = TORCH_DTYPES[name]
+    net = workloads.build(model, device=metered_device, dtype=dtype)
+    stepper = torch.optim.AdamW(in_groups(net))
+    tensors.train(net, stepper, batch_of(workloads, metered_device, model, 2, dtype))
     with measured_memory(metered_device) as held, tempfile.TemporaryFile() as file:
+        states = {"net": net.state_dict(), "optimizer": stepper.state_dict()}
         torch.save(states, file)
         held.mark("saved")
         copied = copy.deepcopy(states)
         held.mark("copied")
     n, counts = parameter_count(model), step_counts(metered_device, net, "adamw")
-    kept = memory.optimizer_state_bytes(n, "adamw", tensors=counts)
     agree(
         "bytes of a copied checkpoint",
         got=held.phases["copied"].live_bytes - held.phases["saved"].live_bytes,
-        formula=memory.element_bytes(n, "fp32") + kept,
-        by_hand=12 * n + 4 * counts,
+        formula=memory.element_bytes(n, name)
+        + memory.optimizer_state_bytes(n, "adamw", name, tensors=counts),
+        by_hand=3 * dtype.itemsize * n + 4 * counts,
     )
     equal(held.phases["saved"].allocated_bytes, 0, "bytes on the device that saving allocates")
     equal(copied.keys(), states.keys(), "parts")
@@ -503,19 +537,19 @@ def process_group(gloo):
     ],
 )
 @pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_buckets_of_data_parallel_take_the_bytes_of_the_gradients(
-    process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers, options
+    process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers, options, dtype
 ):
     # Leaves out to send the first parameters and their shapes around: gloo's threads free its
     # copies some time later, which this thread does not see. The parameter init_sync does the same,
     # and is newer than torch 2.6.
     for sent in ("_sync_module_states", "_verify_param_shape_across_processes"):
         monkeypatch.setattr(torch.nn.parallel.distributed, sent, lambda *_, **__: None)
-    x = torch.ones(4, width, device=memory_device)
+    kind = {"device": memory_device, "dtype": dtype}
+    x = torch.ones(4, width, **kind)
     with measured_memory(memory_device) as held:
-        net = torch.nn.Sequential(
-            *(torch.nn.Linear(width, width, device=memory_device) for _ in range(layers))
-        )
+        net = torch.nn.Sequential(*(torch.nn.Linear(width, width, **kind) for _ in range(layers)))
         held.mark("net")
         if gradients_are_buckets is not None:
             net = torch.nn.parallel.DistributedDataParallel(
