@@ -5,9 +5,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.nn import functional
 
-from test_claims.oracles.messages import agree, at_most, equal
-from test_claims.strategies import in_fp64, with_dtype
+from test_claims.oracles.messages import agree, at_most, close, equal
+from test_claims.strategies import covering, in_fp64, with_dtype
 
 
 @pytest.mark.claim("grad.quadratic-example")
@@ -41,20 +42,28 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
 # A module with its arguments, and the shape of its input.
 MODULES = {
     "Linear": (partial(torch.nn.Linear, 3, 4), (2, 3)),
+    "Conv1d": (partial(torch.nn.Conv1d, 2, 3, 3), (1, 2, 5)),
     "Conv2d": (partial(torch.nn.Conv2d, 2, 4, 3, groups=2), (1, 2, 5, 5)),
+    "Conv3d": (partial(torch.nn.Conv3d, 2, 3, 2), (1, 2, 3, 3, 3)),
     "LayerNorm": (partial(torch.nn.LayerNorm, 4), (2, 4)),
+    "RMSNorm": (partial(torch.nn.RMSNorm, 4), (2, 4)),
+    "GroupNorm": (partial(torch.nn.GroupNorm, 2, 4), (2, 4, 3)),
     "PReLU": (partial(torch.nn.PReLU, 2), (3, 2)),
     "Embedding": (partial(torch.nn.Embedding, 3, 2, sparse=True), (4,)),
     "BatchNorm1d": (partial(torch.nn.BatchNorm1d, 3), (4, 3)),
+    "BatchNorm2d": (partial(torch.nn.BatchNorm2d, 3), (4, 3, 2, 2)),
     "ConvTranspose1d": (partial(torch.nn.ConvTranspose1d, 2, 3, 3), (1, 2, 5)),
+    "attention": (partial(torch.nn.TransformerEncoderLayer, 4, 2, 8), (3, 2, 4)),
 }
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.mark.claim("grad.same-shape")
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "low"), [*((dtype, None) for dtype in FLOATS), (torch.float32, torch.bfloat16)]
+)
 @pytest.mark.parametrize("name", MODULES)
-def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
+def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype, low):
     device = with_dtype(device, dtype)
     make, shape = MODULES[name]
     module = make().to(device, dtype)
@@ -62,13 +71,87 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
     sparse = name == "Embedding"
     if sparse:
         x = x.long()
-    loss = module(x).float().sum()
-    loss.backward()
+    with torch.autocast(device.type, low, enabled=low is not None):
+        y = module(x)
+    y.float().square().sum().backward()
     for of, parameter in module.named_parameters():
         gradient = parameter.grad
         got = gradient.shape, gradient.dtype, gradient.is_sparse
         should = parameter.shape, parameter.dtype, sparse
         equal(got, should, f"shape, dtype and layout of {of}.grad")
+
+
+def in_place(x):
+    return x.clone().mul_(3).add_(x)
+
+
+def classes(x):
+    return torch.arange(len(x), device=x.device) % x.shape[1]
+
+
+def filters(x, dimensions):
+    numbers = torch.arange(3 * 2**dimensions, dtype=x.dtype, device=x.device)
+    return numbers.view(3, 1, *dimensions * [2]) / 8
+
+
+# Operations on a matrix, those of torch by name.
+UNARY = (
+    *("exp", "tanh", "sigmoid", "sin", "relu", "gelu", "silu", "softplus", "elu", "t", "norm"),
+)
+BY_ROWS = ("cumsum", "softmax", "log_softmax", "logsumexp", "amax", "mean", "sum", "var")
+OPERATIONS = {name: getattr(torch, name, getattr(functional, name, None)) for name in UNARY}
+for name in BY_ROWS:
+    OPERATIONS[name] = partial(getattr(torch, name), dim=-1)
+OPERATIONS |= {
+    "in place": in_place,
+    "sort": lambda x: x.sort(dim=-1).values,
+    "max": lambda x: x.max(dim=-1).values,
+    "cat": lambda x: torch.cat([x, 2 * x]),
+    "stack": lambda x: torch.stack([x, 2 * x]),
+    "where": lambda x: torch.where(x > 0, x, 2 * x),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 0),
+    "sqrt": lambda x: (1 + x * x).sqrt(),
+    "log": lambda x: (1 + x * x).log(),
+    "pow": lambda x: x.pow(3),
+    "index": lambda x: x[classes(x)],
+    "index_select": lambda x: x.index_select(0, classes(x)),
+    "gather": lambda x: x.gather(1, classes(x)[:, None]),
+    "expand": lambda x: x[None].expand(2, -1, -1),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "bmm": lambda x: torch.bmm(x[None], x.mT[None]),
+    "embedding": lambda x: functional.embedding(classes(x), x),
+    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], x[0], x[1]),
+    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:], x[0], 1e-5),
+    "batch_norm": lambda x: functional.batch_norm(x.mT, None, None, x[:, 0], x[:, 1], True),
+    "group_norm": lambda x: functional.group_norm(x[None], len(x)),
+    "conv1d": lambda x: functional.conv1d(x[:, None], filters(x, 1)),
+    "conv2d": lambda x: functional.conv2d(x[None, None], filters(x, 2)),
+    "max_pool1d": lambda x: functional.max_pool1d(x, 2),
+    "attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "cross_entropy": lambda x: functional.cross_entropy(x, classes(x)),
+    "nll_loss": lambda x: functional.nll_loss(x, classes(x)),
+    "mse_loss": lambda x: functional.mse_loss(x, torch.ones_like(x)),
+}
+
+
+@pytest.mark.claim("grad.no-manual")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_gradient_is_the_slope_along_its_signs(device, name):
+    """By a difference in fp64; along its signs the slope is the sum of its magnitudes."""
+    values = torch.randn(997, generator=torch.Generator().manual_seed(0)).tolist()
+
+    def loss(x):
+        return (1 + OPERATIONS[name](x).double()).pow(3).sum()
+
+    for case in covering("grad.no-manual"):
+        x = case.tensor(with_dtype(device), values).detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(x), x)
+        step = 1e-6 * gradient.double().sign()
+        exact = x.detach().double()
+        slope = (loss(exact + step) - loss(exact - step)).item() / 2e-6
+        got = gradient.double().abs().sum().item()
+        near = 1e-4 + 16 * torch.finfo(x.dtype).eps
+        close(got, slope, "the sum of magnitudes", rel=near, within=1e-6, case=case)
 
 
 def gradients_by_hand(x, *weights):
