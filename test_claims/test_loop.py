@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
     LambdaLR,
     LinearLR,
     StepLR,
@@ -156,11 +158,13 @@ def test_fetch_forward_backward_step_is_gradient_descent_alone(
 def net_after(device, calls, optimizer, steps, way="optimizer", set_to_none=True):
     """All weights of a net in fp32 after these calls; zero_grad is the optimizer's or the net's."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(9, 33), nn.Tanh(), nn.LayerNorm(33), nn.Linear(33, 2))
+    net = nn.Sequential(nn.Embedding(9, 33), nn.Tanh(), nn.LayerNorm(33), nn.Linear(33, 2))
     net.to(device)
-    x = torch.randn(16, 9, device=device)
+    x = torch.randint(9, (16,), device=device)
 
-    stepper = OPTIMIZERS[optimizer](net.parameters(), lr=RATE)
+    first, *others = net.parameters()
+    groups = [{"params": [first]}, {"params": others}]
+    stepper = OPTIMIZERS[optimizer](groups, lr=RATE)
     zeroing = {"optimizer": stepper, "net": net}[way]
     for _ in range(steps):
         for call in calls:
@@ -233,7 +237,7 @@ def test_clipping_scales_all_gradients_alike_to_the_norm_asked_for(device, norm_
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient.clone()
             got = nn.utils.clip_grad_norm_(
-                parameters, share * norm, norm_type=norm_type, foreach=foreach
+                iter(parameters), share * norm, norm_type=norm_type, foreach=foreach
             )
             close(got.item(), norm, "the norm before", rel=near, case=case)
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -250,6 +254,11 @@ SCHEDULES = {
         partial(LinearLR, start_factor=0.2, total_iters=4),
         lambda t: 0.2 + 0.8 * min(t, 4) / 4,
     ),
+    "ExponentialLR": (partial(ExponentialLR, gamma=0.8), lambda t: 0.8**t),
+    "CosineAnnealingWarmRestarts": (
+        partial(CosineAnnealingWarmRestarts, T_0=3),
+        lambda t: (1 + math.cos(math.pi * (t % 3) / 3)) / 2,
+    ),
     "CosineAnnealingLR": (
         partial(CosineAnnealingLR, T_max=8),
         lambda t: (1 + math.cos(math.pi * t / 8)) / 2,
@@ -261,12 +270,18 @@ SCHEDULES = {
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("too_early", [False, True])
-def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(device, name, too_early):
-    """If it steps before, the first rate is never used."""
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(
+    device, name, too_early, optimizer
+):
+    """If it steps before, the first rate is never used.
+
+    A step is as long as the rate: of AdamW, because all gradients are alike.
+    """
     schedule, share = SCHEDULES[name]
     parameters = [nn.Parameter(torch.zeros(3, device=device)) for _ in range(2)]
     groups = [{"params": parameters[:1]}, {"params": parameters[1:], "lr": BIAS_RATE}]
-    stepper = torch.optim.SGD(groups, lr=RATE)
+    stepper = optimizer(groups, lr=RATE, weight_decay=0)
     scheduler = schedule(stepper)
     for t in range(7):
         before = [parameter.detach().clone() for parameter in parameters]
@@ -283,20 +298,21 @@ def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(device, na
 @pytest.mark.claim("loop.evaluation")
 @pytest.mark.parametrize(("seed", "every"), [(0, 1), (1, 3)])
 def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed, every):
-    def run(mode, steps=8):
+    def run(mode, without_gradients=torch.no_grad, steps=8):
         with generators_kept():
             task = Training(device, ["torch" if device.type == "cpu" else "accelerator"], seed=seed)
             for step in range(steps):
                 if mode is not None and step % every == 0:
                     getattr(task.net, mode)()
-                    with torch.no_grad():
+                    with without_gradients():
                         task.net(task.x.to(device))
                     task.net.train()
                 task.step()
         return task.weights()
 
     without = run(None)
-    equal(run("eval"), without, "weights after evaluation")
+    for way in (torch.no_grad, torch.inference_mode, partial(torch.set_grad_enabled, False)):
+        equal(run("eval", way), without, "weights after evaluation", way=way)
     assert run("train") != without, "evaluation in train mode changed nothing"
 
 
@@ -304,11 +320,13 @@ def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed,
 @pytest.mark.parametrize(
     ("batch", "width", "layers", "logged"), [(1, 1, 1, 1), (5, 12, 4, 3), (3, 7, 2, 2)]
 )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_log_keeps_activations_of_losses_never_differentiated(
-    metered_device, batch, width, layers, logged
+    metered_device, batch, width, layers, logged, dtype
 ):
-    net = linear_net([width] * (layers + 1), metered_device)
-    x = torch.ones(batch, width, device=metered_device)
+    net = linear_net([width] * (layers + 1), metered_device).to(dtype)
+    x = torch.ones(batch, width, device=metered_device, dtype=dtype)
+    number = dtype.itemsize
 
     def loss():
         return net(x).square().mean()
@@ -319,9 +337,15 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
         net.zero_grad()
         return kept
 
-    each = activation_bytes(DeepLinear(dim=width, layers=layers), batch) + 4
-
-    for entry, should in ((lambda: loss().item(), 0), (trained, 4), (loss, each)):
+    activations = activation_bytes(DeepLinear(dim=width, layers=layers), batch, dtype=dtype)
+    entries = [
+        (lambda: loss().item(), 0),
+        (lambda: loss().tolist(), 0),
+        (lambda: loss().detach(), number),
+        (trained, number),
+        (loss, activations + number),
+    ]
+    for entry, should in entries:
         _, held = held_after(metered_device, *[entry] * logged)
         equal(held[-1], logged * should, "bytes of the log")
 
@@ -331,7 +355,7 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
 def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, p):
     for case in covering("loop.train-mode"):
         torch.manual_seed(0)
-        layer = nn.Sequential(nn.Dropout(p))
+        layer = nn.Sequential(nn.Sequential(nn.Sequential(nn.Dropout(p))))
         x = case.tensor(device, values=[1]).requires_grad_()
         layer.eval()
         evaluated = layer(x), nn.functional.dropout(x, p, training=False)
@@ -343,13 +367,16 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
             assert_dropped(x, y, p)
 
 
-def assert_dropped(x, y, p):
-    """That dropout made `y` of the ones of `x`, and passes gradients as it passed values."""
+def assert_dropped(x, y, p, together=1):
+    """That dropout made `y` of the ones of `x`, and passes gradients as it passed values.
+
+    So many elements are dropped `together`.
+    """
     __tracebackhide__ = True
     eps = torch.finfo(x.dtype).eps
     dropped = (y == 0).double().mean().item()
     # Six deviations of a binomial share: one false alarm in 5e8.
-    near = 6 * math.sqrt(p * (1 - p) / x.numel())
+    near = 6 * math.sqrt(p * (1 - p) * together / x.numel())
     close(dropped, p, "the share dropped", rel=0, within=near)
 
     kept = y[y != 0]
@@ -359,6 +386,31 @@ def assert_dropped(x, y, p):
     # Kernels may round 1/(1 − p) otherwise in the backward pass: by one unit.
     beyond = (gradient - y).abs().max().item()
     at_most(beyond, 2 * eps * y.max().item(), "gradients beyond the output")
+
+
+@pytest.mark.claim("loop.train-mode")
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_dropout_of_channels_drops_whole_ones_in_train_mode_only(device, dimensions):
+    torch.manual_seed(0)
+    layer = getattr(nn, f"Dropout{dimensions}d")(0.3)
+    x = torch.ones(20, 50, *[3] * dimensions, device=device).requires_grad_()
+    y = layer(x)
+    channels = y.flatten(2)
+    equal(channels, channels[..., :1].expand_as(channels), "the values of a channel")
+    assert_dropped(x, y, 0.3, channels.shape[2])
+    equal(layer.eval()(x), x, "dropout of channels in eval mode")
+
+
+@pytest.mark.claim("loop.train-mode")
+def test_attention_drops_its_weights_in_train_mode_only(device):
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True).to(device)
+    x = torch.randn(3, 5, 4, device=device)
+    first, second = (attention(x, x, x)[0] for _ in range(2))
+    assert not torch.equal(first, second), "attention in train mode drops nothing"
+    attention.eval()
+    first, second = (attention(x, x, x)[0] for _ in range(2))
+    equal(first, second, "attention in eval mode")
 
 
 def by_features(x):
