@@ -159,7 +159,9 @@ class Task:
         device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
-        stepper = optimizer(parameters, **options)
+        # Several groups, the last one of several tensors.
+        groups = [{"params": each} for each in (parameters[:1], parameters[1:]) if each]
+        stepper = optimizer(groups, **options)
         paths = [[] for _ in parameters]
         for step in range(self.steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):

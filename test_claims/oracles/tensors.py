@@ -206,7 +206,7 @@ def stepped(
     device="cpu",
     *dtypes,
 ):
-    """Parameters of these shapes in each dtype, and an optimizer after two steps.
+    """Parameters of these shapes in each dtype, each a group of an optimizer after two steps.
 
     The dtype is fp32 by default; gradients are random.
     """
@@ -214,7 +214,7 @@ def stepped(
     parameters = [
         nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape, dtype in each
     ]
-    stepper = optimizer(parameters)
+    stepper = optimizer([{"params": [parameter]} for parameter in parameters])
     for _ in range(2):
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
