@@ -29,16 +29,18 @@ COPIED_FLOATS = 2**26
 FACTORIES = dict.fromkeys(("empty", "zeros", "ones", "rand", "randn"), (2, 3))
 FACTORIES |= dict.fromkeys(("arange", "eye", "randperm"), (6,))
 FACTORIES |= dict.fromkeys(("linspace", "logspace"), (0, 1, 6))
-FACTORIES |= {"full": ((2, 3), 7.0), "randint": (9, (2, 3)), "tensor": ([1.0, 2.0],)}
-FACTORIES |= {"nn.Linear": (2, 3)}
-COMPUTED = sorted(set(FACTORIES) - {"tensor"})
+FACTORIES |= {"full": ((2, 3), 7.0), "randint": (9, (2, 3)), "empty_strided": ((2, 3), (1, 2))}
+FACTORIES |= {"nn.Linear": (2, 3), "nn.LayerNorm": (4,), "nn.Conv2d": (1, 2, 3)}
+GIVEN_DATA = dict.fromkeys(("tensor", "as_tensor", "asarray"), ([1.0, 2.0],))
+FACTORIES |= GIVEN_DATA
+COMPUTED = sorted(FACTORIES.keys() - GIVEN_DATA)
 
 
 def made_by(factory, **options):
     """The tensor that a factory makes of its arguments above."""
-    if factory == "nn.Linear":
-        return nn.Linear(*FACTORIES[factory], **options).weight
-    return getattr(torch, factory)(*FACTORIES[factory], **options)
+    name = factory.removeprefix("nn.")
+    made = getattr(torch if name == factory else nn, name)(*FACTORIES[factory], **options)
+    return made if name == factory else made.weight
 
 
 @pytest.fixture
@@ -102,7 +104,10 @@ def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
         for form, x in forms.items():
             got = x.device, x.dtype, tuple(x.shape)
             equal(got, (there, dtype, shape), form)
-            assert x.to(there) is x, f"a tensor on {there} that is moved there is another tensor"
+            again = [x.to(there), x.to(there, dtype), x.to(x), x.to(there, non_blocking=True)]
+            again += [x.cpu()] if there == CPU else []
+            assert all(each is x for each in again), f"{form}, moved again, is another tensor"
+        assert module.to(there).x is module.x, "a module moved again holds another tensor"
 
 
 def round_trip(x, device):
@@ -274,7 +279,10 @@ def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, ta
     there = placed(target, device)
     model = Everything()
     model.weight.grad = torch.ones(2)
+    empty = Everything().to_empty(device=there)
     model.to(there)
+    left = {x.device for x in (*empty.parameters(), *empty.buffers())}
+    equal(left, {there}, "devices of a model without values")
     held = dict([*model.named_parameters(), *model.named_buffers()])
     left = [name for name, tensor in held.items() if tensor.device != there]
     equal(left, [], "what is left behind")
@@ -288,14 +296,21 @@ def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, ta
     equal(stayed, {CPU}, "devices of plain tensors")
 
 
+LIKE = ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like")
+
+
 def results_of(x):
     """Results of operations on x alone, and with a number of the CPU."""
-    return {
+    results = {name: getattr(torch, name)(x) for name in LIKE}
+    results |= {name: getattr(x, name)(3) for name in ("new_zeros", "new_ones", "new_empty")}
+    return results | {
+        "full_like": torch.full_like(x, 7),
+        "randint_like": torch.randint_like(x, 9),
+        "new_full": x.new_full((3,), 7),
+        "new_tensor": x.new_tensor([1.0]),
         "sum": x.sum(),
         "exp": x.exp(),
         "argmax": x.argmax(),
-        "zeros_like": torch.zeros_like(x),
-        "rand_like": torch.rand_like(x),
         "x * 2": x * 2,
         "x @ x": x @ x,
         "x > 0": x > 0,
@@ -303,7 +318,6 @@ def results_of(x):
         "cat": torch.cat([x, x]),
         "gelu": nn.functional.gelu(x),
         "softmax": x.softmax(-1),
-        "new_zeros": x.new_zeros(3),
         "x + 0-dim cpu": x + torch.tensor(1.0),
     }
 
@@ -331,9 +345,13 @@ def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
     equal(moved, META, "where the sum is")
 
 
+PAIRED = ("add", "sub", "mul", "div", "pow", "eq", "fmod", "minimum", "hypot")
+
+
 def checked_on_meta(a, b):
     """Operations whose shape functions meta tensors share with all devices."""
-    return {
+    paired = {f"torch.{name}": partial(getattr(torch, name), a, b) for name in PAIRED}
+    return paired | {
         "add": lambda: a + b,
         "compare": lambda: a < b,
         "maximum": lambda: torch.maximum(a, b),

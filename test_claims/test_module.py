@@ -48,11 +48,15 @@ class Holder(nn.Module):
         self.plain = values.clone().requires_grad_()
         self.hidden = [nn.Parameter(values.clone())]
         self.listed = nn.ParameterList([values.clone()])
+        self.named = nn.ParameterDict({"a": values.clone()})
+        self.register_parameter("tied", self.frozen)
+        self.dropped = nn.Parameter(values.clone())
+        del self.dropped
         self.register_buffer("buffer", values.clone())
 
     def forward(self, x):
         y = x + self.tracked + self.frozen + self.plain
-        return y + self.hidden[0] + self.listed[0] + self.buffer
+        return y + self.hidden[0] + self.listed[0] + self.named["a"] + self.buffer
 
 
 @pytest.mark.claim("module.parameter")
@@ -76,13 +80,13 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     holder.tracked = nn.Parameter(2 * holder.tracked.detach())
     named = sorted(name for name, _ in net.named_parameters())
     saved = sorted(net.state_dict())
-    should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
+    should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "named.a", "tracked")]
 
     equal(named, should, "names of parameters")
-    equal(saved, ["0.in.0.buffer", *should], "names of saved tensors")
+    equal(saved, sorted([*should, "0.in.0.buffer", "0.in.0.tied"]), "names of saved tensors")
 
     net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
-    moved = {"buffer": 5, "frozen": 5, "listed.0": 5, "tracked": 10}
+    moved = dict.fromkeys(("buffer", "frozen", "listed.0", "named.a", "tied"), 5) | {"tracked": 10}
     ways = {"half": torch.float16, "bfloat16": torch.bfloat16, "double": torch.float64}
     if not has_dtype(device.type, torch.float64):
         del ways["double"]
@@ -107,7 +111,7 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
 
     # The loss is the sum, so that each gradient is 1.
     for name, value in holder.state_dict().items():
-        trained = name in ("listed.0", "tracked")
+        trained = name in ("listed.0", "named.a", "tracked")
         equal(value, start - 0.1 if trained else start, f"{name} after a step")
 
     for untracked in (holder.plain, holder.hidden[0]):
