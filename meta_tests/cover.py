@@ -25,12 +25,16 @@ from test_claims.strategies import TORCH_DTYPES, covers, layouts_of, makes_sense
 
 DTYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 # Python functions of torch, which no mode sees.
-INITIALISERS = ("zeros_", "ones_", "trunc_normal_", "xavier_uniform_", "kaiming_normal_")
+INITIALISERS = (
+    *("zeros_", "ones_", "trunc_normal_", "xavier_uniform_", "xavier_normal_"),
+    *("kaiming_uniform_", "kaiming_normal_"),
+)
 FUNCTIONS = (
     *(f"torch.nn.init.{name}" for name in INITIALISERS),
     "torch.utils.checkpoint.checkpoint",
     "torch.utils.checkpoint.checkpoint_sequential",
     "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
     "torch.autograd.grad",
     "torch.autograd.backward",
     "torch.manual_seed",
