@@ -135,28 +135,12 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
     assert formula == got
 
 
-def test_a_block_that_reads_values_is_refused():
-    build = lambda: first_rows(nn.Linear(4, 4))  # noqa: E731
-    with pytest.raises(
-        RuntimeError, match="the block reads values, and fake tensors have none: aten"
-    ):
-        TrainingStep(build, torch.empty(8, 4), loss=torch.mean).predict()
-
-
 def test_a_block_that_hands_values_to_numpy_is_refused():
     with (
         pytest.raises(RuntimeError, match=r"the block reads values, .*: \.numpy\(\)"),
         predicted_memory(),
     ):
         torch.ones(3).numpy()
-
-
-# Torch's compiler warns of itself as it is imported.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method")
-def test_a_compiled_module_is_refused():
-    step = TrainingStep(torch.compile(nn.Linear(4, 4)), torch.empty(8, 4), torch.mean)
-    with pytest.raises(TypeError, match="the OptimizedModule is compiled, and only the compiler"):
-        step.predict()
 
 
 def first_rows(net):
@@ -197,14 +181,6 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
         assert abs(ours.charged_live_bytes / real.charged_live_bytes - 1) < 0.02, name
 
 
-@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
-def test_an_operator_that_makes_sparse_tensors_is_named(layer):
-    build = partial(layer, 9, 4, sparse=True)
-    step = TrainingStep(build, torch.zeros(8, 4, dtype=torch.long), torch.sum)
-    with pytest.raises(RuntimeError, match=r"^aten\.\S+ makes a sparse tensor .*sparse=False"):
-        step.predict()
-
-
 class Sparsely(nn.Module):
     """Makes a sparse tensor in its forward pass."""
 
@@ -216,22 +192,57 @@ class Sparsely(nn.Module):
         return torch.sparse_coo_tensor(torch.zeros(2, 3, dtype=torch.long), self.linear(x)[0, :3])
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-def test_an_operator_that_reads_a_tensors_memory_is_refused_in_our_words():
-    step = TrainingStep(Sparsely, torch.zeros(8, 4), torch.sum)
-    with pytest.raises(RuntimeError, match=r"operator after aten\..* reads a tensor's memory"):
-        step.predict()
+def first_of(out):
+    return out[0].sum()
 
 
-@pytest.mark.parametrize(
-    ("device", "why"),
-    [("cpu", "only oneDNN knows its workspace"), ("cuda", "only cuDNN knows its reserve space")],
-)
-def test_a_recurrent_layer_is_refused_by_name(device, why):
-    step = TrainingStep(
-        partial(nn.LSTM, 8, 8), torch.empty(4, 2, 8), lambda out: out[0].sum(), device=device
-    )
-    with pytest.raises(RuntimeError, match=rf"^what aten\.\S+ keeps .* is unknown: {why}"):
+tokens = torch.zeros(8, 4, dtype=torch.long)
+REFUSED = {
+    "reads values": (
+        lambda: first_rows(nn.Linear(4, 4)),
+        torch.empty(8, 4),
+        "^the block reads values, and fake tensors have none: aten",
+    ),
+    "compiled": (
+        lambda: torch.compile(nn.Linear(4, 4)),
+        torch.empty(8, 4),
+        "^the OptimizedModule is compiled, and only the compiler",
+    ),
+    "sparse gradients": (
+        partial(nn.Embedding, 9, 4, sparse=True),
+        tokens,
+        r"^aten\.\S+ makes a sparse tensor .*sparse=False",
+    ),
+    "sparse gradients of bags": (
+        partial(nn.EmbeddingBag, 9, 4, sparse=True),
+        tokens,
+        r"^aten\.\S+ makes a sparse tensor .*sparse=False",
+    ),
+    "reads a tensor's memory": (
+        Sparsely,
+        torch.zeros(8, 4),
+        r"operator after aten\..* reads a tensor's memory",
+    ),
+    "recurrent": (
+        partial(nn.LSTM, 4, 4),
+        torch.empty(8, 2, 4),
+        r"^what aten\.\S+ keeps .* is unknown: only oneDNN knows its workspace",
+    ),
+    "recurrent on cuda": (
+        partial(nn.LSTM, 4, 4),
+        torch.empty(8, 2, 4),
+        r"^what aten\.\S+ keeps .* is unknown: only cuDNN knows its reserve space",
+    ),
+}
+
+
+# Torch's compiler warns of itself as it is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method", "ignore:Sparse invariant checks")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_predicted_is_refused_by_name(name):
+    build, batch, message = REFUSED[name]
+    step = TrainingStep(build, batch, first_of, device="cuda" if "cuda" in name else "cpu")
+    with pytest.raises((RuntimeError, TypeError), match=message):
         step.predict()
 
 
