@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from prooflops.suite.registry import Claim, Registry
+from prooflops_gate.console.tables import many
 
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
@@ -107,6 +108,7 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         by_status[outcome.status].append(outcome)
     passed, failed, errors = by_status["passed"], by_status["failed"], by_status["error"]
     unmet, unrun = by_status["unmet"], by_status["unrun"]
+    of_all = many(len(outcomes), "test")
     red = failed or errors
     statement = _joined([claim.condition, claim.correction, claim.note if claim.on_record else ""])
     if red:
@@ -116,16 +118,12 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         )
     elif unrun:
         verdict = "not checked"
-        reason = f"{len(outcomes) - len(unrun)} of {len(outcomes)} tests ran: {_reasons(unrun)}"
+        reason = f"{len(outcomes) - len(unrun)} of {of_all} ran: {_reasons(unrun)}"
     elif skipped := by_status["skipped"]:
         verdict, reason = "not checked", _reasons(skipped)
     elif passed:
         verdict = "on record" if claim.on_record else VERDICT_IF_ALL_PASS[claim.written]
-        missing = (
-            f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}"
-            if unmet
-            else ""
-        )
+        missing = f"{len(unmet)} of {of_all} not run here: {_reasons(unmet)}" if unmet else ""
         reason = _joined([statement, missing])
     elif claim.on_record and not outcomes:
         verdict, reason = "on record", statement or "a sourced fact that no machine can settle"

@@ -296,4 +296,4 @@ def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(part_hou
     assert set(verdicts_in(reports)) == {"demo.two-tests", "demo.two-files"}, "overwritten"
     found = verdicts_in(reports / "partial")
     assert found["demo.before"] == ("not checked", "1 of 2 tests ran: interrupted")
-    assert found["demo.after"] == ("not checked", "0 of 1 tests ran: interrupted")
+    assert found["demo.after"] == ("not checked", "0 of 1 test ran: interrupted")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from prooflops.suite.commands import MAKE, PYTEST, command_of
+from prooflops_gate.console.tables import many
 from prooflops_gate.run_state import plain_figure
 
 SUITE = "the suite"
@@ -99,8 +100,8 @@ class Rows:
         if not left:
             return ""
         if reason := self.stopped:
-            return f"{reason}, after {planned - left} of {planned} tests"
-        return f"{left} of {planned} tests have not run yet"
+            return f"{reason}, after {planned - left} of {many(planned, 'test')}"
+        return f"{left} of {many(planned, 'test')} not run yet"
 
     def end(self, stopped: str) -> None:
         """Records that the last call ended by itself."""

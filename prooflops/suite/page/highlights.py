@@ -88,7 +88,7 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         causes.update(found.keys())
         reasons = found | reasons
     for cause, number in causes.most_common():
-        listed = f"{number} of {len(benchmarks)} benchmarks"
+        listed = f"{number} of {many(len(benchmarks), 'benchmark')}"
         if cause == CONTENDED and disturbance(benchmarks):
             yield f"{listed} ran beside other work{_speeds(benchmarks)}; {MARKED}"
         else:
@@ -96,7 +96,7 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
             yield f"{listed}: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
-        listed = f"{len(wide)} of {len(benchmarks)} benchmarks"
+        listed = f"{len(wide)} of {many(len(benchmarks), 'benchmark')}"
         yield f"{listed} have too wide a spread for a conclusion"
 
 
@@ -175,8 +175,8 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     if limited:
         lowest = min(limited)
         clock = f" (lowest clock: {lowest.partition(': ')[2]})" if ": " in lowest else ""
-        number = f"{len(limited)} of {len(benchmarks)}"
-        yield f"{number} benchmarks ran at the power limit{clock}, which is normal"
+        number = f"{len(limited)} of {many(len(benchmarks), 'benchmark')}"
+        yield f"{number} ran at the power limit{clock}, which is normal"
 
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:

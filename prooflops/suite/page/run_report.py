@@ -126,7 +126,7 @@ def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 
 
 # Claims that one interruption left open have one reason, however many of their tests ran.
-COUNTED_TESTS = re.compile(r"^\d+ of \d+ tests ran: ")
+COUNTED_TESTS = re.compile(r"^\d+ of \d+ tests? ran: ")
 
 
 def unchecked(claims: Iterable[Verdict]) -> list[tuple[str, list[str]]]:

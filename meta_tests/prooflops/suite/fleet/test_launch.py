@@ -92,7 +92,7 @@ def test_slurm_keeps_each_node_though_others_die(clone):
     runs, unreadable = read_runs([str(folder)])
     assert {run.node: run.partial for run in runs} == {
         "n0-0": "",
-        "n1-0": "3 of 4 tests have not run yet",
+        "n1-0": "3 of 4 tests not run yet",
     }, said
     (never_began,) = unreadable
     assert "n2-0.jsonl: the run ended before its first test" in never_began

@@ -80,7 +80,7 @@ def test_the_gallery_says_what_its_evidence_says_and_takes_what_was_just_sent():
             ["a", "b"],
             f"it was measured by method {METHOD - 1}, and today's method is {METHOD}",
         ),
-        (METHOD, ["a"], "the run is partial: 1 of 2 tests have not run yet"),
+        (METHOD, ["a"], "the run is partial: 1 of 2 tests not run yet"),
     ],
 )
 def test_the_gallery_takes_a_whole_run_by_todays_method(method, ended, why):
