@@ -357,12 +357,9 @@ def fitting(
 def of_row(row: FitRow) -> tuple[str, str, dict[str, Any]]:
     """The line of one card."""
     fit = row.fit
-    needed = row.reserves
-    if fit.least_bytes is not None:
-        needed += " (the least on a torch after 2.13)"
-    if fit.is_lower_bound:
-        needed += f" (workspace not known: {', '.join(fit.unknown)})"
-    shown = f"{row.answer}; one sequence reserves {needed} of {with_unit(fit.usable_bytes, 'B')}"
+    shown = f"{row.answer}; one sequence reserves {row.reservation}"
+    if fit.unknown:
+        shown += f" (workspace not known: {', '.join(fit.unknown)})"
     figures = {
         "usable_bytes": fit.usable_bytes,
         "reserved_bytes": fit.reserved_bytes,

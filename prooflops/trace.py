@@ -56,7 +56,8 @@ class Operation:
     @cached_property
     def given(self) -> list[Tensor]:
         """The tensors among its arguments."""
-        return tensors_in((self.args, self.kwargs))
+        found = tensors_in(self.args)
+        return found + tensors_in(self.kwargs) if self.kwargs else found
 
     @cached_property
     def made(self) -> list[Tensor]:
@@ -77,7 +78,7 @@ class Trace(TorchDispatchMode):
         self, view: Callable[[Operation], object], clock: Callable[[], Any] = lambda: 0.0
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._view = view
+        self.view = view
         self._clock = clock
 
     @classmethod
@@ -103,10 +104,14 @@ class Trace(TorchDispatchMode):
             with self:
                 # Only the branch that is chosen is dispatched.
                 return (if_true if predicate else if_false)(*operands)
+        return self.run(func, args, kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operation, and passes it to the view."""
         start = self._clock()
         out = func(*args, **kwargs)
         seconds = self._clock() - start
-        self._view(Operation(func, args, kwargs, out, phase(), seconds))
+        self.view(Operation(func, args, kwargs, out, phase(), seconds))
         return out
 
 

@@ -95,10 +95,6 @@ def sized(batch=8):
     )
 
 
-def looking_sized(batch=8):
-    return Looking(16, 4), torch.randn(batch, 16)
-
-
 def hostile():
     model = nn.Sequential()
     for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
-
-from prooflops.trace import tensors_in
 
 FSDP = "torch.distributed.fsdp"
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
@@ -37,11 +35,9 @@ class Copies:
         """The copy that was made of it; the tensor itself if none was."""
         return self._tensors.get(id(tensor), tensor)
 
-    def known_in(self, tree: Any) -> Any:
-        """The tree with the copies that were made of its tensors."""
-        if self._tensors.keys().isdisjoint(map(id, tensors_in(tree))):
-            return tree
-        return tree_map_only(Tensor, self.known, tree)
+    def has(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether a copy was made of one of them."""
+        return not self._tensors.keys().isdisjoint(map(id, tensors))
 
     def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:
         """A leaf, or a parameter of a parameter; the same for the same tensor.

@@ -11,22 +11,23 @@ between them that no request fills.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
-from prooflops.memory.cuda.choices import AttentionKernels, kernels_of
+from prooflops.memory.cuda.choices import kernels_of
 from prooflops.memory.prediction import PredictedMemory
 from prooflops.memory.replay import Growth
 from prooflops.memory.search import LARGEST_TRIED, largest_size
 
 Capability = tuple[int, int]
-# Predicts the step of a size, such as a batch, for cards of a compute capability; with options of
-# `predicted_memory`.
-Predict = Callable[..., PredictedMemory]
+# Predicts the step of a size, such as a batch, for cards of a compute capability.
+Predict = Callable[[int, Capability], PredictedMemory]
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,6 @@ class Fit:
     fits: bool
     # Unknown workspaces by name: they may raise the peak, and then less fits than is said.
     unknown: dict[str, int]
-    # Reserved bytes, and whether they fit, where torch has one kernel for what is composed.
-    least_bytes: int | None = None
-    may_fit: bool = False
 
     @property
     def spare_bytes(self) -> int:
@@ -94,34 +92,31 @@ class Predictions:
 
     def __init__(self, predict: Predict) -> None:
         self._predict = predict
-        self._known: dict[tuple[int, AttentionKernels], dict[int, tuple[PredictedMemory, ...]]] = {}
+        self._known: defaultdict[Any, dict[int, PredictedMemory]] = defaultdict(dict)
 
-    def of(self, card: Accelerator, size: int) -> tuple[PredictedMemory, ...]:
-        """The step as this torch runs it, and as one runs it that composes nothing."""
+    def grown(self, predict: Predict, first: int) -> Predictions:
+        """Those of a size that may grow; the step as it is, known as 1 here, has the first one."""
+        found = Predictions(predict)
+        for kind, known in self._known.items():
+            found._known[kind] = {first: known[1]}
+        return found
+
+    def of(self, card: Accelerator, size: int = 1) -> PredictedMemory:
+        """The step of this size on the card."""
         known = self._of_kind(card)
         if size not in known:
-            capability = _capability(card)
-            held = self._predict(size, capability)
-            known[size] = (held,)
-            if held.composed:
-                known[size] = (held, self._predict(size, capability, groups_in_kernel=True))
+            known[size] = self._predict(size, _capability(card))
         return known[size]
 
-    def _of_kind(self, card: Accelerator) -> dict[int, tuple[PredictedMemory, ...]]:
+    def _of_kind(self, card: Accelerator) -> dict[int, PredictedMemory]:
         """The sizes predicted so far for the cards for which torch chooses the same kernels."""
         capability = _capability(card)
-        kind = cublas_workspace_bytes(capability), kernels_of(capability)
-        return self._known.setdefault(kind, {})
+        return self._known[cublas_workspace_bytes(capability), kernels_of(capability)]
 
-    def fit(self, card: Accelerator, size: int) -> Fit:
+    def fit(self, card: Accelerator, size: int = 1) -> Fit:
         """True if a step of this size fits on the card."""
-        ways, usable = self.of(card, size), _usable(card)
-        reserved = sorted(held.reserved_peak_bytes or 0 for held in ways)
-        does_fit = [held.fits_into(usable) for held in ways]
-        fit = Fit(card.label, usable, reserved[-1], all(does_fit), ways[0].unknown)
-        if len(ways) == 1:
-            return fit
-        return replace(fit, least_bytes=reserved[0], may_fit=any(does_fit))
+        held, usable = self.of(card, size), _usable(card)
+        return Fit(card.label, usable, _reserved(held), held.fits_into(usable), held.unknown)
 
     def largest(self, card: Accelerator, first: int, ceiling: int = LARGEST_TRIED) -> int:
         """The largest size up to `ceiling` that fits; 0 where not even one does.
@@ -131,7 +126,7 @@ class Predictions:
         usable = _usable(card)
 
         def does_fit(size: int) -> bool:
-            return all(held.fits_into(usable) for held in self.of(card, size))
+            return self.of(card, size).fits_into(usable)
 
         return largest_size(does_fit, partial(self._estimate, card, ceiling), first, ceiling)
 
@@ -139,22 +134,17 @@ class Predictions:
         """The largest size that fits if storages grow as between the two known sizes next to it."""
         usable, known = _usable(card), self._of_kind(card)
         near, *others = sorted(known, key=lambda size: abs(usable - _reserved(known[size])))
-        held = _largest_way(known[near])
-        requests = held.requests()
+        requests = known[near].requests()
         for size in others:
-            other = _largest_way(known[size]).requests()
+            other = known[size].requests()
             if other.events == requests.events:
                 return Growth(near, requests, size, other).largest(usable, ceiling)
-        doubled = held.requests_if_doubled()
+        doubled = known[near].requests_if_doubled()
         return Growth(near, requests, 2 * near, doubled).largest(usable, ceiling)
 
 
-def _reserved(ways: Iterable[PredictedMemory]) -> int:
-    return max(held.reserved_peak_bytes or 0 for held in ways)
-
-
-def _largest_way(ways: Iterable[PredictedMemory]) -> PredictedMemory:
-    return max(ways, key=lambda held: held.reserved_peak_bytes or 0)
+def _reserved(held: PredictedMemory) -> int:
+    return held.reserved_peak_bytes or 0
 
 
 def _is_cuda(card: Accelerator) -> bool:

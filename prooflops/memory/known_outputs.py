@@ -1,11 +1,7 @@
-"""Fake outputs of operations that ran before on tensors that lie alike, without running them.
-
-Torch keeps the same, at eight times the cost of a look-up here.
-"""
+"""Fake outputs of operations that ran before on tensors that lie alike, without running them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -38,31 +34,38 @@ class Layout(NamedTuple):
     shared_with: int | None
 
 
-class KnownOutputs:
-    """The layouts of the outputs by operator, settings and layouts of the operands."""
+# By operator, settings and layouts of the operands; the same in each prediction.
+_RECIPES: dict[tuple[Any, ...], Any] = {}
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+
+class KnownOutputs:
+    """The outputs of operations, whose layouts are kept by those of the operands.
+
+    C++ is told the meta device of tensors of the type `meta_to_torch`, as of those that they wrap:
+    it need not ask.
+    """
+
+    def __init__(self, mode: FakeTensorMode, meta_to_torch: str = "") -> None:
         self._mode = mode
-        # C++ is told the meta device of these, as of the tensor that is wrapped: it need not ask.
-        self.meta_to_torch = ""
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._meta_to_torch = meta_to_torch
         # The attributes of a new fake tensor, by its device.
         self._attributes: dict[torch.device, dict[str, Any]] = {}
 
-    def run(self, func: Any, args: Any, kwargs: Any, runs: Callable[[], Any]) -> Any:
-        """The outputs of a call that `runs`, which is called only where they are not known."""
-        tensors: list[FakeTensor] = []
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The outputs of an operation, which runs only where they are not known."""
         if not _follows_from_layouts(func):
-            return runs()
-        key = [func, torch.get_default_dtype()]
-        if not (_describe(args, key, tensors) and _describe(kwargs, key, tensors)):
-            return runs()
-        found = self._known.get(tuple(key), runs)
-        if found is not runs:
-            return self._made(found, tensors)
-        out = runs()
+            return func(*args, **kwargs)
+        tensors: list[FakeTensor] = []
+        parts: list[Any] = [func, torch.get_default_dtype()]
+        if not (_describe(args, parts, tensors) and _describe(kwargs, parts, tensors)):
+            return func(*args, **kwargs)
+        key = tuple(parts)
+        if key in _RECIPES:
+            with torch._C._DisableTorchDispatch():
+                return self._made(_RECIPES[key], tensors)
+        out = func(*args, **kwargs)
         with suppress(ValueError):
-            self._known[tuple(key)] = _recipe(out, tensors)
+            _RECIPES[key] = _recipe(out, tensors)
         return out
 
     def _made(self, recipe: Any, tensors: list[FakeTensor]) -> Any:
@@ -82,7 +85,7 @@ class KnownOutputs:
         made = Tensor._make_subclass(
             FakeTensor,
             empty,
-            dispatch_device=device.type != self.meta_to_torch,
+            dispatch_device=device.type != self._meta_to_torch,
             device_for_backend_keys=device,
         )
         # Whoever reads its memory is warned, as of any fake tensor.

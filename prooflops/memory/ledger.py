@@ -59,8 +59,6 @@ class Ledger:
         self.phase_ends: list[int] = []
         # Calls of operators whose scratch is not known.
         self.unknown_calls: Counter[str] = Counter()
-        # Calls that are composed of operators, and that another release of torch may not compose.
-        self.composed_calls: Counter[str] = Counter()
         # Held at this moment.
         self.live_bytes = 0
         self.operator: object = ""

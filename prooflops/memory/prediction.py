@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -23,12 +23,14 @@ from prooflops.memory.copies import Copies
 from prooflops.memory.cuda.choices import CHOICES, choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.memory.cuda.workspaces import Workspaces
+from prooflops.memory.known_outputs import KnownOutputs
 from prooflops.memory.ledger import Ledger, Storage
 from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
 from prooflops.memory.replay import PredictedBytes, Requests, phase_classes, replay
 from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
 from prooflops.memory.without_compiler import without_compiler
+from prooflops.trace import Operation
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 # The first stage of ZeRO that shards a class of a training step.
@@ -41,16 +43,15 @@ class PredictedMemory(Phases[PredictedBytes]):
 
     def __init__(
         self,
-        ledger: Ledger,
-        kernels: Kernels,
+        tracker: Tracker,
         classes: Mapping[str, str],
         allocator: CachingAllocator | None,
         has_device: bool,
     ) -> None:
         super().__init__("predicted")
-        self._ledger = ledger
-        self._kernels = kernels
-        self._names = ledger.phase_names
+        self._tracker = tracker
+        self._ledger = tracker.ledger
+        self._names = self._ledger.phase_names
         self._has_device = has_device
         self._classes = classes
         self._allocator = allocator
@@ -61,9 +62,18 @@ class PredictedMemory(Phases[PredictedBytes]):
         Returns the bytes that are held at its end.
         """
         self._check_new(name)
-        self._kernels.end_operation()
+        self._tracker.kernels.end_operation()
         self._ledger.mark(name)
         return self._ledger.live_bytes
+
+    @contextmanager
+    def traced(self, view: Callable[[Operation], object]) -> Iterator[None]:
+        """Passes each operation within the block to a view, as a `Trace` does."""
+        before, self._tracker.view = self._tracker.view, view
+        try:
+            yield
+        finally:
+            self._tracker.view = before
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Puts the storages of `tensors` into a class of that name, whichever phase made them."""
@@ -78,7 +88,7 @@ class PredictedMemory(Phases[PredictedBytes]):
             self._ledger.allocate(size, name)
 
     def _close(self) -> None:
-        self._kernels.end_operation()
+        self._tracker.kernels.end_operation()
         self._ledger.mark(None)
         self._segments = replay(self._ledger, self._classes, self._allocator)
 
@@ -141,14 +151,6 @@ class PredictedMemory(Phases[PredictedBytes]):
         return dict(self._ledger.unknown_calls)
 
     @property
-    def composed(self) -> dict[str, int]:
-        """Calls that torch up to 2.13 composes of operators on CUDA.
-
-        A later torch has one kernel for it, whose bytes `groups_in_kernel` predicts.
-        """
-        return dict(self._ledger.composed_calls)
-
-    @property
     def is_lower_bound(self) -> bool:
         """True if peaks are at least these: something that may raise them is not known.
 
@@ -191,7 +193,6 @@ def predicted_memory(
     allocator: CachingAllocator | None = None,
     classes: Mapping[str, str] | None = None,
     copies: Copies | None = None,
-    groups_in_kernel: bool = False,
 ) -> Iterator[PredictedMemory]:
     """The bytes that a block of code would allocate, free, hold and peak at on `device`.
 
@@ -203,8 +204,7 @@ def predicted_memory(
     its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out, as in
     a process that has made them before. `allocator` is torch's caching allocator as it begins, by
     default an empty one without options; it is used up. Layers that a backward pass runs again get
-    `copies` of the tensors that were copied. `groups_in_kernel` predicts for a torch whose
-    memory-efficient attention accepts grouped heads; see `PredictedMemory.composed`.
+    `copies` of the tensors that were copied.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
@@ -234,10 +234,7 @@ def predicted_memory(
         kernels = CudaKernels(ledger, _workspaces(capability) if workspaces else None)
     plain_tensors = PlainTensors(ledger)
     simulated = (allocator or CachingAllocator()) if is_cuda else None
-    predicted = PredictedMemory(ledger, kernels, classes or {}, simulated, has_device)
-    choices = choices_of_cuda(
-        capability, has_device, ledger.composed_calls, groups_in_kernel=groups_in_kernel
-    )
+    choices = choices_of_cuda(capability, has_device)
     collecting = gc.isenabled()
     try:
         gc.disable()
@@ -251,9 +248,12 @@ def predicted_memory(
             else:
                 modes.enter_context(_random_states_seen(ledger))
             modes.enter_context(_clear_errors(ledger))
-            modes.enter_context(FakeMode() if has_device else FakeCudaMode())
+            fake_tensors = modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             modes.enter_context(plain_tensors.linear_layers_noted())
-            modes.enter_context(Tracker(ledger, kernels, plain_tensors, copies))
+            known_outputs = KnownOutputs(fake_tensors, "" if has_device else "cuda")
+            tracker = Tracker(ledger, kernels, plain_tensors, known_outputs, copies)
+            predicted = PredictedMemory(tracker, classes or {}, simulated, has_device)
+            modes.enter_context(tracker)
             yield predicted
             predicted._close()
     finally:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from prooflops.memory.boxed_numbers import BoxedNumbers
 from prooflops.memory.copies import Copies
@@ -17,9 +18,10 @@ from prooflops.memory.cuda.fake import DEVICE_OF, can_fake_cuda, reported_device
 from prooflops.memory.cuda.scratch import PRODUCTS, scratch_sizes
 from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.fake_outputs import with_outputs_of_kernel
+from prooflops.memory.known_outputs import KnownOutputs
 from prooflops.memory.ledger import Ledger
 from prooflops.memory.plain_tensors import PlainTensors
-from prooflops.trace import FORWARD, RECOMPUTED, Operation, phase, tensors_in
+from prooflops.trace import FORWARD, RECOMPUTED, Operation, Trace, phase
 
 # These only query a tensor, perhaps within an operation.
 QUERIES = ("prim", "profiler")
@@ -72,59 +74,65 @@ class CudaKernels:
         pass
 
 
-class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Enters the storages that each operation allocates into the ledger."""
+class Tracker(Trace):  # type: ignore[no-untyped-call]
+    """Enters the storages that each operation allocates into the ledger.
+
+    It then passes the operation to the `view`, if there is one.
+    """
 
     def __init__(
         self,
         ledger: Ledger,
         kernels: Kernels,
         plain_tensors: PlainTensors,
+        known_outputs: KnownOutputs,
         copies: Copies | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(lambda _: None)
+        self.ledger = ledger
+        self.kernels = kernels
         self._copies = copies
-        self._ledger = ledger
-        self._kernels = kernels
         self._plain_tensors = plain_tensors
+        self._known_outputs = known_outputs
         self._reports_meta = ledger.device == "cuda" and not can_fake_cuda()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in a block, so no wrapper is needed that keeps the compiler out."""
-        return False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func is DEVICE_OF and isinstance(args[0], FakeTensor):
             # Torch's mode answers the same, slower; C++ asks more often than it runs anything.
             return reported_device(args[0]) if self._reports_meta else args[0].fake_device
         if func.namespace in QUERIES:
-            return func(*args, **kwargs)
-        self._kernels.end_operation()
-        self._ledger.begin(func)
-        when = phase()
-        if when != FORWARD and self._copies is not None:
-            # Torch has no function modes on in a backward pass, which may run layers again.
-            args, kwargs = self._copies.known_in((args, kwargs))
-        out = self._run(func, args, kwargs, when)
-        self._kernels.enter(Operation(func, args, kwargs, out, when, seconds=0.0))
-        return out
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _run(self, func: Any, args: Any, kwargs: Any, when: int) -> Any:
-        """Runs an operation on fake tensors and enters the storages of its outputs."""
-        in_backward = when != FORWARD
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.kernels.end_operation()
+        self.ledger.begin(func)
+        operation = Operation(func, args, kwargs, None, phase(), seconds=0.0)
+        in_backward = operation.phase != FORWARD
+        if in_backward and self._copies and self._copies.has(operation.given):
+            # Torch has no function modes on in a backward pass, which may run layers again.
+            args, kwargs = tree_map_only(Tensor, self._copies.known, (args, kwargs))
+            operation = replace(operation, args=args, kwargs=kwargs)
         operand = self._plain_tensors.operand_written(func, args, in_backward)
+        operation.out = self._output(operation)
+        for tensor in operation.made:
+            self._refuse_unpredictable(func, tensor)
+            is_recomputed = operation.phase == RECOMPUTED
+            self.ledger.see(tensor, recomputed=is_recomputed, operand=operand)
+        self.kernels.enter(operation)
+        self.view(operation)
+        return operation.out
+
+    def _output(self, operation: Operation) -> Any:
+        """Runs an operation on fake tensors."""
+        func, args, kwargs = operation.operator, operation.args, operation.kwargs
+        in_backward = operation.phase != FORWARD
         if in_backward and self._plain_tensors.writes_its_operand(func, args):
             func = getattr(torch.ops.aten, f"{func._opname}_").Tensor
         if func is torch.ops.aten._local_scalar_dense.default and _called_by_adafactor():
             return 1.0
-        out = args[0] if _only_writes(func, args) else func(*args, **kwargs)
-        out = with_outputs_of_kernel(func, args, out, self._ledger.device)
-        for tensor in tensors_in(out):
-            self._refuse_unpredictable(func, tensor)
-            self._ledger.see(tensor, recomputed=when == RECOMPUTED, operand=operand)
-        return out
+        out = args[0] if _only_writes(func, args) else self._known_outputs.run(func, args, kwargs)
+        return with_outputs_of_kernel(func, args, out, self.ledger.device)
 
     def _refuse_unpredictable(self, func: Any, tensor: Tensor) -> None:
         if tensor.layout != torch.strided:
@@ -133,7 +141,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "values: predict the step with dense ones (Embedding and EmbeddingBag with "
                 "sparse=False), or measure it"
             )
-        if self._ledger.device == "cpu" and tensor.device.type == "cuda" and not can_fake_cuda():
+        if self.ledger.device == "cpu" and tensor.device.type == "cuda" and not can_fake_cuda():
             raise RuntimeError(
                 f"the block makes a tensor on {str(tensor.device)!r}, which is not here, "
                 'and torch would abort: predict the block for device="cuda"'

@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -88,6 +88,10 @@ class Breakdown:
     is_compiled: bool
 
     @property
+    def whole(self) -> ModuleRow:
+        return next(row for row in self.modules if not row.name)
+
+    @property
     def seconds(self) -> float:
         return sum(self.phases_s.values())
 
@@ -106,6 +110,10 @@ class Sums:
         self.seconds += other.seconds
 
 
+# Passes the operations within a block to a view.
+Traced = Callable[[Callable[[Operation], object]], AbstractContextManager[object]]
+
+
 class StepTrace:
     """A traced training step: the sums of its operations by module, phase and operator.
 
@@ -121,11 +129,13 @@ class StepTrace:
         clock: Callable[[], Any] = lambda: 0.0,
         mark: Callable[[str], None] = lambda _: None,
         captured: Sequence[Tensor] = (),
+        traced: Traced | None = None,
     ) -> None:
         self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
         self.kept: Counter[str] = Counter()
         self.modules = RunningModules(instance.module)
-        self._instance, self._clock = instance, clock
+        self._instance = instance
+        self._traced = traced or partial(Trace, clock=clock)
         self._products = ProductsOfParameters(instance)
         self._passes, self._update = Count(), Count()
         self._operators = 0
@@ -137,7 +147,7 @@ class StepTrace:
         with ExitStack() as stack:
             stack.enter_context(uncompiled())
             stack.enter_context(self.modules.watched())
-            stack.enter_context(Trace(self._add_pass, clock))
+            stack.enter_context(self._traced(self._add_pass))
             loss = instance.forward()
             mark("forward")
             self._note_kept(captured)
@@ -150,7 +160,7 @@ class StepTrace:
         optimizer = self._instance.optimizer
         kinds = kinds_of_parameters(optimizer)
         for times in map(len, kinds.each()) if kinds else (1,):
-            with Trace(partial(self._add_update, times=times), self._clock):
+            with self._traced(partial(self._add_update, times=times)):
                 optimizer.step()
 
     @property
@@ -274,11 +284,15 @@ def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:
             inclusive[above, of_phase].add(sums)
     for name, size in traced.kept.items():
         kept_within.update(dict.fromkeys(_with_ancestors(name), size))
+    parameters: defaultdict[str, dict[int, nn.Parameter]] = defaultdict(dict)
+    for name, each in instance.module.named_parameters(remove_duplicate=False):
+        for above in _with_ancestors(name):
+            parameters[above][id(each)] = each
     parts = [(OUTSIDE, None), *instance.module.named_modules(remove_duplicate=False)]
     for name, part in parts:
         outputs = traced.modules.outputs[name]
         forward, backward = inclusive[name, "forward"], inclusive[name, "backward"]
-        own = list(part.parameters()) if part is not None else []
+        own = parameters[name].values()
         yield ModuleRow(
             name=name,
             kind=type(part).__name__ if part is not None else "",

@@ -13,7 +13,6 @@ from prooflops.model.factory import ModelError, error_text, naming
 from prooflops.model.fake_step import fake_step
 from prooflops.model.fits import Fits, Growing, fits_of
 from prooflops.model.flop_difference import ExplainedFlops
-from prooflops.model.inventory import Inventory, inventory_of
 from prooflops.model.progress import Stages
 from prooflops.model.step_memory import StepMemory, Trial, memory_of
 from prooflops.model.step_time import MeasuredStep, overhead_s
@@ -31,7 +30,6 @@ class Examination:
 
     user_model: UserModel
     instance: Instance
-    inventory: Inventory
     memory: StepMemory | None
     flops: ExplainedFlops
     breakdown: Breakdown
@@ -49,6 +47,12 @@ class Examination:
         spec = self.user_model.spec
         name = kind if spec == kind else f"{spec} = {kind}"
         return f"{name} with {optimizer}, on {self.user_model.device}"
+
+    @property
+    def tied(self) -> list[str]:
+        """Further names of parameters that are counted once."""
+        named = self.instance.module.named_parameters(remove_duplicate=False)
+        return [name for name, _ in named if name not in self.instance.parameters]
 
     @property
     def is_measured(self) -> bool:
@@ -101,7 +105,6 @@ def examine(
     return Examination(
         user_model,
         instance,
-        inventory_of(instance.module),
         memory_of(trial, predicted, why_not),
         flops,
         breakdown,
@@ -137,7 +140,6 @@ def examine_unrun(
     return Examination(
         user_model,
         instance,
-        inventory_of(instance.module),
         None if is_compiled else step.memory,
         step.trace.flops,
         breakdown_of_trace(instance, step.trace, {}, is_compiled=is_compiled),

@@ -76,7 +76,7 @@ def fake_step(
 
         mark("built")
         with CapturedTensors(copies, note):
-            trace = StepTrace(instance, mark=mark, captured=captured)
+            trace = StepTrace(instance, mark=mark, captured=captured, traced=held.traced)
             not_updated_bytes = _updated(trace, instance.optimizer, held, mark)
             made = storage_bytes_of(_state_of(instance.optimizer, device))
             state = made + not_updated_bytes - storage_bytes_of(first_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -56,11 +56,13 @@ class FitRow:
     @property
     def reserves(self) -> str:
         """The bytes that the step reserves on the card, in words."""
-        fit = self.fit
-        text = with_unit(fit.reserved_bytes, "B")
-        if fit.least_bytes is not None:
-            text = f"{with_unit(fit.least_bytes, 'B')} to {text}"
-        return f"at least {text}" if fit.is_lower_bound else text
+        text = with_unit(self.fit.reserved_bytes, "B")
+        return f"at least {text}" if self.fit.is_lower_bound else text
+
+    @property
+    def reservation(self) -> str:
+        """What the step reserves of what the card offers, in words."""
+        return f"{self.reserves} of {with_unit(self.fit.usable_bytes, 'B')}"
 
     @property
     def answer(self) -> str:
@@ -73,8 +75,7 @@ class FitRow:
         if self.fit.fits:
             verdict = "fits" if self.fit.spare_bytes >= 0 else "fits, emptying the cache"
             return "; ".join([verdict, *found])
-        why = "may fit" if self.fit.may_fit else "does not fit"
-        return "; ".join([why, *found, str(self.remedy or "no change suffices")])
+        return "; ".join(["does not fit", *found, str(self.remedy or "no change suffices")])
 
 
 @dataclass(frozen=True)
@@ -148,10 +149,14 @@ def fits_of(
     Where the step does not fit, the cheapest change that suffices is searched.
     """
     stages = stages or Stages(lambda _: None)
-    searches = [_Search(instance, training, stages) for training in trainings_of(instance)]
-    as_it_is = searches[0]
+
+    def predictions(training: Training) -> Predictions:
+        return Predictions(partial(_predicted, training, stages, "", lambda _: instance))
+
+    by_training = {each: predictions(each) for each in trainings_of(instance)}
+    as_it_is = by_training[Training()]
     try:
-        fits = [as_it_is.predictions().fit(card, 1) for card in cards]
+        fits = [as_it_is.fit(card) for card in cards]
     except Exception as error:
         # The user's code may do anything with a tensor without values.
         return Fits((), (f"not predicted: {error_text(error)}",))
@@ -166,10 +171,12 @@ def fits_of(
         else:
             notes.append(batch)
     for name, size in sizes.items():
-        predictions = as_it_is.predictions(name, size)
+        grown = as_it_is.grown(
+            partial(_predicted, Training(), stages, name, size.of_size), size.first
+        )
         try:
             for card, found in zip(cards, largest, strict=True):
-                found[name] = predictions.largest(card, size.first, size.ceiling)
+                found[name] = grown.largest(card, size.first, size.ceiling)
         except Exception as error:
             why_not = f"the largest {name} is not predicted: {error_text(error)}"
             (not_predicted if growing else notes).append(why_not)
@@ -177,49 +184,21 @@ def fits_of(
     for card, fit, found in zip(cards, fits, largest, strict=True):
         remedy = None
         if not fit.fits:
-            ways = {each.training: partial(each.predictions().of, card, 1) for each in searches}
-            remedy = remedy_of(ways, fit.usable_bytes)
+            steps = {each: partial(known.of, card) for each, known in by_training.items()}
+            remedy = remedy_of(steps, fit.usable_bytes)
         rows.append(FitRow(fit, found, remedy))
     return Fits(tuple(rows), tuple(not_predicted), tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The predictions of one training, in the sizes of one dimension at a time."""
-
-    instance: Instance
-    training: Training
-    stages: Stages
-    _as_built: dict[tuple[Any, ...], PredictedMemory] = field(default_factory=dict)
-
-    def predictions(self, name: str = "", size: Growing | None = None) -> Predictions:
-        """The step as it is, or of the sizes of one dimension."""
-        return Predictions(partial(self._predict, name, size))
-
-    def _predict(
-        self,
-        name: str,
-        growing: Growing | None,
-        size: int,
-        capability: Capability,
-        **options: bool,
-    ) -> PredictedMemory:
-        if growing and size != growing.first:
-            made = partial(growing.of_size, size)
-            return self._predicted(f"{name} {size:,}", made, capability, options)
-        key = (capability, *options)
-        if key not in self._as_built:
-            step = self._predicted("the step", lambda: self.instance, capability, options)
-            self._as_built[key] = step
-        return self._as_built[key]
-
-    def _predicted(
-        self,
-        of_what: str,
-        made: Callable[[], Instance],
-        capability: Capability,
-        options: Mapping[str, bool],
-    ) -> PredictedMemory:
-        how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
-        with self.stages.stage(f"predicting {how}"):
-            return self.training.step(made()).predict(compute_capability=capability, **options)
+def _predicted(
+    training: Training,
+    stages: Stages,
+    name: str,
+    of_size: Callable[[int], Instance],
+    size: int,
+    capability: Capability,
+) -> PredictedMemory:
+    step = f"{name} {size:,}" if name else "the step"
+    how = "{}, {}, on compute capability {}.{}".format(step, training.name, *capability)
+    with stages.stage(f"predicting {how}"):
+        return training.step(of_size(size)).predict(compute_capability=capability)

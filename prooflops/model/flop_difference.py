@@ -96,13 +96,6 @@ class ExplainedFlops:
         """FLOPs of the products that ran; phase: forward, backward, step."""
         return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
 
-    def needed(self, phase: str) -> int:
-        """FLOPs of the products that the mathematics needs.
-
-        They are those that ran, less those recomputed.
-        """
-        return self.counted(phase) - (0 if phase == "forward" else self.recomputed)
-
     def unexplained(self, phase: str) -> int:
         """Rule minus counted, less the parts of that: 0, or the explanation is wrong."""
         rule = self.rule(phase)

@@ -161,4 +161,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _part(config: pytest.Config) -> str:
     stopped = config.stash[RUN].partial
-    return stopped and f"part of a run: {stopped}"
+    return stopped and f"partial run: {stopped}"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any, NamedTuple
-from unittest import mock
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -29,25 +27,22 @@ class Output(NamedTuple):
 
 @dataclass
 class _Running:
-    """A module that was called: whether its forward has begun, and what it called itself."""
+    """A module that was called, and what it called itself."""
 
     name: str
-    module: nn.Module
-    has_begun: bool = False
     calls: Counter[int] = field(default_factory=Counter)
 
 
 class RunningModules:
     """Follows the calls of all modules within `watched`; `name` names the innermost.
 
-    A call of `module.forward` counts as one of the module. A module that several parents share has
-    as many names. A call counts for the name by which the calling module has it, or for the next of
-    several in turn.
+    A module that several parents share has as many names. A call counts for the name by which the
+    calling module has it, or for the next of several in turn. A call of `module.forward` is none;
+    products with its weights count for it all the same.
     """
 
     def __init__(self, whole: nn.Module) -> None:
         self.outputs: defaultdict[str, list[Output]] = defaultdict(list)
-        self._whole = whole
         self._names: defaultdict[int, list[str]] = defaultdict(list)
         self._owners: defaultdict[int, list[str]] = defaultdict(list)
         # A module in a list is called by the parent of the list.
@@ -63,7 +58,7 @@ class RunningModules:
             # A compiled module has a forward of its instance's own, and is no list.
             if getattr(each.forward, "__func__", None) is nn.Module.forward:
                 lists.add(name)
-        self._running = [_Running(OUTSIDE, whole, has_begun=True)]
+        self._running = [_Running(OUTSIDE)]
 
     @property
     def name(self) -> str:
@@ -71,35 +66,10 @@ class RunningModules:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(register_module_forward_pre_hook(self._enter))
-            stack.enter_context(register_module_forward_hook(self._leave, always_call=True))
-            for module in self._whole.modules():
-                watched = self._watched_forward(module, module.forward)
-                stack.enter_context(mock.patch.object(module, "forward", watched))
+        entering = register_module_forward_pre_hook(self._enter)
+        leaving = register_module_forward_hook(self._leave, always_call=True)
+        with entering, leaving:
             yield
-
-    def _watched_forward(
-        self, module: nn.Module, forward: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """A module's forward that is followed if no call of the module leads to it."""
-
-        @wraps(forward)
-        def watched(*arguments: Any, **keywords: Any) -> Any:
-            running = self._running[-1]
-            if running.module is module and not running.has_begun:
-                running.has_begun = True
-                return forward(*arguments, **keywords)
-            self._enter(module, arguments)
-            self._running[-1].has_begun = True
-            output = None
-            try:
-                output = forward(*arguments, **keywords)
-            finally:
-                self._leave(module, arguments, output)
-            return output
-
-        return watched
 
     def owner_of(self, parameters: Iterable[nn.Parameter]) -> str:
         """The module that a product with these parameters belongs to.
@@ -124,7 +94,7 @@ class RunningModules:
         return {owner for names in owners if name not in names for owner in names}
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        running = _Running(self._name_of(module), module)
+        running = _Running(self._name_of(module))
         self._running[-1].calls[id(module)] += 1
         self._running.append(running)
 

@@ -65,8 +65,7 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
 def page_of(examination: Examination, headline: Sequence[str], part: str = "") -> Page:
     lead = "; ".join(filter(None, [examination.model, part]))
     chosen = "; ".join(examination.notes) or "nothing: the factory says all"
-    facts = [("D", str(examination.flops.batch)), ("chosen", chosen)]
-    facts.append(("machine", "\n".join(headline)))
+    facts = [("chosen", chosen), ("machine", "\n".join(headline))]
     return Page(
         title=examination.user_model.spec,
         kind=f"prooflops {__version__} · one model, one training step",
@@ -92,7 +91,7 @@ def print_page(
 
     terminal.section("your model")
     notes = "; ".join(examination.notes)
-    for text in filter(None, (examination.model, f"D = {examination.flops.batch}", notes, part)):
+    for text in filter(None, (examination.model, notes, part)):
         line(text)
     for section in sections_of(examination):
         terminal.write_line("")
@@ -112,12 +111,13 @@ def as_json(
         "about": {
             "model": examination.model,
             "D": str(examination.flops.batch),
+            "tied": examination.tied,
             "notes": "; ".join(examination.notes),
             "part": part,
         },
         "fingerprint": fingerprint,
     }
-    for name in ("inventory", "flops", "memory", "breakdown", "fits"):
+    for name in ("flops", "memory", "breakdown", "fits"):
         fact = getattr(examination, name)
         facts[name] = asdict(fact) if fact else None
     batch = facts["flops"].pop("batch")

@@ -11,8 +11,6 @@ from prooflops.memory.prediction import UNSHARDED
 from prooflops.model.training import Training
 
 MOST_DEVICES_LOG2 = 10
-# The step as this torch runs it, and as one that composes nothing; predicted when it is asked for.
-Ways = Callable[[], tuple[PredictedMemory, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,24 +33,25 @@ class Remedy:
         return f"fits with {', '.join(how)}: {bound}{with_unit(self.reserved_bytes, 'B')}"
 
 
-def remedy_of(trainings: Mapping[Training, Ways], usable_bytes: int) -> Remedy | None:
+def remedy_of(
+    trainings: Mapping[Training, Callable[[], PredictedMemory]], usable_bytes: int
+) -> Remedy | None:
     """The first change that makes the step fit, in the order of what it costs; each is predicted.
 
     The first training is the step as it is. The changes come next, then the fewest cards
     that share its state: without and then with layers recomputed, at the lowest stage of ZeRO.
     """
     shared = []
-    for training, ways in trainings.items():
+    for training, predict in trainings.items():
         try:
-            predicted = ways()
+            held = predict()
         except Exception:
             # Not every model has layers to recompute, or accepts another dtype.
             continue
-        reserved = max(held.reserved_peak_bytes or 0 for held in predicted)
-        if all(held.fits_into(usable_bytes) for held in predicted):
-            return Remedy(training.name, reserved)
+        if held.fits_into(usable_bytes):
+            return Remedy(training.name, held.reserved_peak_bytes or 0)
         if not training.is_8bit and training.dtype is None:
-            shared.append((training, predicted[0]))
+            shared.append((training, held))
     for exponent in range(1, MOST_DEVICES_LOG2 + 1):
         for training, held in shared:
             for stage in range(1, UNSHARDED):

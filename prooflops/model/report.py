@@ -26,8 +26,7 @@ from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK, tried
 from prooflops.model.summary import summary_of
-from prooflops.model.tables import fits_section
-from prooflops.model.tree import lines_of, tree_of
+from prooflops.model.tree import WIDTH, lines_of, tree_of
 from prooflops.model.user_model import (
     Instance,
     UserModel,
@@ -35,8 +34,8 @@ from prooflops.model.user_model import (
     has_compiled_parts,
     validated_instance,
 )
-from prooflops_gate.console.tables import aligned
 from prooflops_gate.history.records import write_atomically
+from prooflops_gate.page.terminal import wrapped
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -104,12 +103,8 @@ class ModelReport:
         return "\n".join(lines_of(tree_of(self.examination.breakdown.modules), depth))
 
     def __str__(self) -> str:
-        lines = [self.tree(self.depth), "", *summary_of(self.examination)]
-        if self.examination.fits:
-            section = fits_section(self.examination.fits)
-            table = aligned(section.rows) if section.rows else []
-            lines += ["", *table, *section.remarks]
-        return "\n".join(lines)
+        answers = [part for line in summary_of(self.examination) for part in wrapped(line, WIDTH)]
+        return "\n".join([self.tree(self.depth), "", *answers])
 
     def to_dict(self) -> dict[str, Any]:
         """Every fact as plain values, as in the .json."""
@@ -192,7 +187,7 @@ def _report(examination: Examination, depth: int | None) -> ModelReport:
     return ModelReport(
         examination,
         parameters=flops.parameters,
-        trained=examination.inventory.trained,
+        trained=examination.breakdown.whole.trained,
         flops_forward=flops.forward,
         flops_step=flops.executed,
         rule_2nd=flops.rule("forward"),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from accounting.units import with_unit
+from prooflops.model.breakdown import ModuleRow
 from prooflops.model.examination import Examination
 from prooflops.model.flop_difference import ExplainedFlops
-from prooflops.model.inventory import Inventory
 from prooflops.model.step_memory import PEAK, StepMemory
+from prooflops_gate.console.tables import many
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 NOT_KNOWN = "not known"
 WORKSPACE = "workspace"
+LONGEST_LIST = 8
 # Classes below this share of the peak are not printed.
 LEAST_SHARE = 0.001
 CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs", WORKSPACE)
@@ -20,20 +22,41 @@ CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs"
 
 def summary_of(examination: Examination) -> Iterator[str]:
     """A line for each answer, and one for what was neither counted nor measured."""
-    flops, memory = examination.flops, examination.memory
-    yield f"N = {trained_text(examination.inventory)}"
-    yield f"D = {flops.batch}"
-    for title, phase in (("FLOPs forward", "forward"), ("FLOPs of a step", "step")):
-        counted = flops.counted(phase)
-        yield f"{title}: {with_unit(counted, 'FLOP')} ({counted:,}); {rule_text(flops, phase)}"
+    memory = examination.memory
+    yield from (f"{name}: {text}" for name, text in counts_of(examination))
     compiled = "only the compiler knows what its graphs keep"
     why_not = f": {compiled}" if examination.user_model.is_compiled and not memory else ""
-    yield f"peak memory: {peak_text(memory)}{why_not}"
+    yield f"peak memory on {examination.user_model.device}: {peak_text(memory)}{why_not}"
+    if fits := examination.fits:
+        for row in fits.rows:
+            yield f"{row.fit.card}: a step reserves {row.reservation}: {row.answer}"
+            if row.fit.unknown:
+                yield f"at least: workspace not known of {first_names(row.fit.unknown)}"
+        yield from (*fits.not_predicted, *fits.notes)
     yield missing_text(examination)
 
 
-def trained_text(inventory: Inventory) -> str:
-    total, trained = inventory.parameters, inventory.trained
+def counts_of(examination: Examination) -> Iterator[tuple[str, str]]:
+    """N, D and the FLOPs beside their rules of thumb, by name."""
+    flops = examination.flops
+    yield "N", trained_text(examination.breakdown.whole)
+    if tied := examination.tied:
+        yield "tied, counted once", first_names(tied)
+    yield "D", str(flops.batch)
+    for title, phase in (("FLOPs forward", "forward"), ("FLOPs of a step", "step")):
+        counted = flops.counted(phase)
+        yield title, f"{with_unit(counted, 'FLOP')} ({counted:,}); {rule_text(flops, phase)}"
+
+
+def first_names(names: Iterable[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    names = list(names)
+    more = len(names) - LONGEST_LIST
+    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+def trained_text(whole: ModuleRow) -> str:
+    total, trained = whole.parameters, whole.trained
     if trained == total:
         return f"{total:,} parameters, all trained"
     return f"{total:,} parameters, {trained:,} trained ({trained / total:.2%})"
@@ -45,21 +68,23 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
     if rule is None:
         return f"{name} is {NOT_KNOWN}, as D is"
     if rule == counted:
-        return f"{name} = {rule:,}, exactly"
+        return f"{name} gives exactly that"
     parts = [each for each in flops.parts if getattr(each, phase)]
     reason = max(parts, key=lambda each: abs(getattr(each, phase))).name if parts else ""
-    distance = times_text(rule, counted) if counted else "no product was counted"
-    return f"{name} = {rule:,}, {distance}: {reason}"
+    distance = distance_text(rule, counted) if counted else "but no product was counted"
+    return f"{name} gives {with_unit(rule, 'FLOP')}, {distance}: {reason}"
 
 
-def times_text(rule: int, flops: int) -> str:
-    """A ratio for people: a small difference in percent, a large one as a factor."""
-    times = rule / flops
-    if rule == flops:
-        return "exactly"
-    if not 0.5 < times < 2:
-        return f"{times:.3g} times"
-    return f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}"
+def distance_text(rule: int, counted: int) -> str:
+    """How far a rule is from the count: in percent, or as a factor where it is large.
+
+    >>> distance_text(116, 100), distance_text(85, 100), distance_text(1, 3000)
+    ('16.0% more', '15.0% less', '3,000 times less')
+    """
+    times = rule / counted
+    if 0.5 < times < 2:
+        return f"{abs(times - 1):.1%} {'more' if times > 1 else 'less'}"
+    return f"{times:,.0f} times as much" if times > 1 else f"{1 / times:,.0f} times less"
 
 
 def peak_text(memory: StepMemory | None) -> str:
@@ -93,7 +118,7 @@ def peak_classes(memory: StepMemory) -> dict[str, int]:
 def missing_text(examination: Examination) -> str:
     """The facts that the figures above leave out."""
     unknown = examination.flops.unknown
-    calls = ", ".join(f"{name} ({number} calls)" for name, number in unknown.items())
+    calls = ", ".join(f"{name} ({many(number, 'call')})" for name, number in unknown.items())
     parts = [f"not counted, as they have no formula: {calls}"] if calls else []
     if not examination.is_measured:
         parts.append("not measured: memory and times; measure=True runs a copy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -18,20 +18,18 @@ from prooflops.model.step_time import OVERHEAD, MeasuredStep
 from prooflops.model.summary import (
     NOT_KNOWN,
     RULES,
+    counts_of,
+    first_names,
     peak_classes,
     peak_text,
-    rule_text,
-    times_text,
-    trained_text,
 )
 from prooflops.model.tree import count_text, figures_of, shown_branches, tree_of
-from prooflops_gate.console.tables import engineering, share
+from prooflops_gate.console.tables import engineering, many, share
 from prooflops_gate.page.plot import Axis, Block, Plot, Rule
 from prooflops_gate.page.section import Section
 
 # A device's memory is drawn where the peak is at least this share of it.
 LEAST_SHARE_IN_SIGHT = 0.05
-LONGEST_LIST = 8
 MOST_ROWS = 10
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
@@ -62,14 +60,7 @@ def _details(examination: Examination) -> Iterator[Section]:
 
 def answer_box(examination: Examination) -> Section:
     """N and FLOPs, the peak beside the device's memory, and what bounds the step."""
-    flops, memory, step = examination.flops, examination.memory, examination.step
-    counts = [
-        ("N", trained_text(examination.inventory)),
-        ("FLOPs of a step", f"{count_text(flops.executed)}, {count_text(flops.forward)} forward"),
-        ("by the rule", rule_text(flops, "step")),
-    ]
-    if tied := examination.inventory.tied:
-        counts.append(("tied, counted once", first_names(tied)))
+    memory, step = examination.memory, examination.step
     bound = "not measured here: `pytest --model` times a step"
     if step:
         bound = bound_sentence(step, examination.unknown)
@@ -81,7 +72,7 @@ def answer_box(examination: Examination) -> Section:
             peak += f"; {part} of the {bytes_text(capacity)} of {device}"
         plot = peak_plot(memory, capacity, device)
     parts = (
-        Section("N and FLOPs", counts, has_head=False),
+        Section("N and FLOPs", [*counts_of(examination)], has_head=False),
         Section("memory at the peak", [("peak", peak)], plot=plot, has_head=False),
         Section("what bounds the step", remarks=[bound]),
     )
@@ -149,15 +140,9 @@ def per_second_text(rate: float | None, unit: str) -> str:
     return f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
 
 
-def first_names(names: Iterable[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    names = list(names)
-    more = len(names) - LONGEST_LIST
-    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
-
-
 def flops_section(flops: ExplainedFlops) -> Section:
     rows, rule = [["FLOPs", *RULES, "step, a parameter"]], flops.rule("step")
+    remarks = []
 
     def row(name: str, forward: int, backward: int, sign: str = "") -> None:
         figures = [f"{each:{sign},}" for each in (forward, backward, forward + backward)]
@@ -167,12 +152,11 @@ def flops_section(flops: ExplainedFlops) -> Section:
     for part in flops.parts:
         row(f"{'+' if part.step >= 0 else '-'} {part.name}", part.forward, part.backward, "+")
     if rule is None:
-        remarks = [f"D is {flops.batch}; without it 2ND, 4ND and 6ND are {NOT_KNOWN}"]
+        remarks.append(f"D is {flops.batch}; without it 2ND, 4ND and 6ND are {NOT_KNOWN}")
     else:
         row("= 2ND, 4ND, 6ND", flops.rule("forward") or 0, flops.rule("backward") or 0)
-        remarks = [rule_remark(flops, phase) for phase in RULES]
     unexplained = {name: flops.unexplained(phase) for phase, name in RULES.items()}
-    calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
+    calls = [f"{name} ({many(number, 'call')})" for name, number in flops.unknown.items()]
     if any(unexplained.values()):
         remarks.append(f"NOT EXPLAINED: {unexplained}")
     if flops.recomputed:
@@ -187,17 +171,6 @@ def flops_section(flops: ExplainedFlops) -> Section:
     without = f"operators without a formula, not counted: {first_names(calls)}"
     remarks.append(without if calls else "every operator of the step has a formula")
     return Section(f"FLOPs of one step, D = {flops.batch.size}", rows, remarks)
-
-
-def rule_remark(flops: ExplainedFlops, phase: str) -> str:
-    """The distance of a rule of thumb from the model FLOPs, and from those executed."""
-    rule, needed, executed = flops.rule(phase) or 0, flops.needed(phase), flops.counted(phase)
-    if not needed:
-        return f"{RULES[phase]} does not apply: no product was counted"
-    text = f"{RULES[phase]} is {times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
-    return (
-        text if executed == needed else f"{text}, {times_text(rule, executed)} the executed FLOPs"
-    )
 
 
 def memory_section(memory: StepMemory) -> Section:
@@ -342,12 +315,6 @@ def fits_section(fits: Fits) -> Section:
             "predicted, without the card: the most that torch.cuda.max_memory_reserved reads in "
             "two steps; a step fits if torch's allocator gets through with the card's memory, less "
             "0.5 GB for the CUDA context"
-        )
-    if any(row.fit.least_bytes is not None for row in fits.rows):
-        remarks.append(
-            "two figures: torch up to 2.13 composes attention with grouped heads of products, in "
-            "fp32 or with a mask; a later one has a kernel for it. The answer is that of the "
-            "larger figure. In bf16 without a mask there is one figure"
         )
     unknown = dict.fromkeys(name for row in fits.rows for name in row.fit.unknown)
     if unknown:

@@ -53,7 +53,7 @@ def tree_of(rows: Sequence[ModuleRow]) -> Branch:
     for row in rows:
         if row.name not in ("", OUTSIDE):
             children.setdefault(row.name.rpartition(".")[0], []).append(row)
-    whole = next(row for row in rows if row.name == "")
+    whole = next(row for row in rows if not row.name)
     return _branch(whole, children)
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from accounting.devices import usable_bytes
-from meta_tests.prooflops.memory.predicting import Grouped
 from prooflops.memory import TrainingStep
 from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
 from prooflops.memory.cuda.fake import can_fake_cuda
@@ -37,10 +36,10 @@ def gets_through(step):
 def predictions_of(step, told):
     """The predictions of `step(batch)`; each one is told."""
 
-    def predict(batch, capability, **options):
+    def predict(batch, capability):
         told.append((batch, capability))
         cuda = replace(step(batch), device="cuda")
-        return cuda.predict(compute_capability=capability, **options)
+        return cuda.predict(compute_capability=capability)
 
     return Predictions(predict)
 
@@ -83,18 +82,6 @@ def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
     assert fit.fits
     # Two times 6 GiB fit, three times do not.
     assert predictions.largest(card, 1) == 2
-
-
-def test_what_a_later_torch_does_not_compose_has_two_figures():
-    step = TrainingStep(Grouped(64, 12 * 16).to("meta"), torch.empty(1, 16_384, 64), torch.mean)
-    predictions = predictions_of(lambda _: step, [])
-    found = [predictions.fit(cuda_card(name), 1) for name in ("T4", "H100 SXM5 80GB")]
-    assert [(fit.fits, fit.may_fit) for fit in found] == [(False, True), (True, True)]
-    scores_bytes = 4 * 8 * 16_384**2
-    for fit in found:
-        assert fit.least_bytes < scores_bytes < 2 * scores_bytes < fit.reserved_bytes
-    narrow = replace(step, build=step.build.bfloat16(), inputs=step.inputs.bfloat16())
-    assert predictions_of(lambda _: narrow, []).fit(cuda_card("T4"), 1).least_bytes is None
 
 
 def test_cards_with_the_same_kernels_share_predictions():

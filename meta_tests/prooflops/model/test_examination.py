@@ -15,6 +15,7 @@ from meta_tests.user_models.worked import (
     BACKWARD,
     FORWARD,
     GRADIENT_BYTES,
+    OWN_TRAINED,
     PARAMETERS,
     PARTS,
     STATE_BYTES,
@@ -37,12 +38,10 @@ def facts(examined, name):
 
 
 @each_model
-def test_parameters_gradients_and_optimizer_state_have_their_bytes(facts, name):
-    parameters = [each for each in facts.inventory.groups if each.role != "buffer"]
-    assert sum(each.elements for each in parameters) == PARAMETERS[name]
-    assert sum(each.bytes for each in parameters) == 4 * PARAMETERS[name]
-    roles = {each.role for each in parameters}
-    assert roles == ({"trained", "frozen"} if name == "own" else {"trained"})
+def test_parameters_gradients_and_optimizer_state_have_their_size(facts, name):
+    whole = facts.breakdown.whole
+    assert whole.parameters == PARAMETERS[name]
+    assert whole.trained == (OWN_TRAINED if name == "own" else PARAMETERS[name])
     assert facts.memory.row("gradients").measured_bytes == GRADIENT_BYTES[name]
     assert facts.memory.row("optimizer state").measured_bytes == STATE_BYTES[name]
 

@@ -119,7 +119,7 @@ def test_the_caller_states_it_and_the_rules_follow():
     assert report(examples=2).rule_2nd == 2 * parameters * 2
     stated = report(tokens=80)
     assert stated.rule_6nd == 6 * parameters * 80
-    assert "D = 80 tokens (as stated; input 0: float32 (8, 4, 10))" in str(stated)
+    assert "D: 80 tokens (as stated; input 0: float32 (8, 4, 10))" in str(stated)
     with pytest.raises(ValueError, match=r"Conv1d: give examples or tokens, got both"):
         report(examples=8, tokens=80)
     with pytest.raises(ValueError, match=r"Conv1d: examples must be at least 1, got 0"):
@@ -129,7 +129,7 @@ def test_the_caller_states_it_and_the_rules_follow():
 def test_without_it_the_rules_are_not_known(tmp_path):
     report = prooflops.model_report(nn.LayerNorm(16), ROWS, "SGD")
     assert report.rule_2nd is report.rule_6nd is None
-    assert "D = not known (no layer takes input 0: float32 (8, 16); state it by" in str(report)
+    assert "D: not known (no layer takes input 0: float32 (8, 16); state it by" in str(report)
     report.save(tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "without it 2ND, 4ND and 6ND are not known" in page

@@ -10,7 +10,6 @@ from torch import nn
 
 import prooflops
 from accounting.devices import device_called
-from meta_tests.prooflops.memory.predicting import Grouped
 from meta_tests.prooflops.model.conftest import model_of
 from prooflops.model.fits import USUAL_CARDS, fits_of, growing_argument
 from prooflops.model.tables import fits_section
@@ -147,7 +146,6 @@ def test_a_report_asks_about_one_card_by_its_name():
 SURE = {
     "exact": (nn.Linear(64, 4), torch.ones(2, 64), r"[\d.]+ MiB"),
     "a lower bound": (nn.Conv2d(3, 4, 3), torch.ones(2, 3, 8, 8), r"at least [\d.]+ MiB"),
-    "two torches": (Grouped(64, 12 * 16), torch.ones(2, 512, 64), r"[\d.]+ MiB to [\d.]+ MiB"),
 }
 
 

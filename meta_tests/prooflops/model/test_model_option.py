@@ -111,7 +111,7 @@ def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(model_house,
     assert run.code == pytest.ExitCode.INTERRUPTED
     (page,) = (model_house / "stopped").glob("*.md")
     for text in (run.output, page.read_text()):
-        assert "part of a run: interrupted, after 1 of " in text
+        assert "partial run: interrupted, after 1 of " in text
     assert "- N: " in page.read_text()
 
 

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -246,16 +245,6 @@ def test_a_shared_module_has_the_flops_of_each_of_its_names(make, calls):
     assert found == {name: (number * once, 2 * number * once) for name, number in calls.items()}
 
 
-# The first call takes longer than a report is silent.
-PAUSES_S = [2.1]
-
-
-class Slow(nn.Linear):
-    def forward(self, x):
-        time.sleep(PAUSES_S.pop() if PAUSES_S else 0.1)
-        return super().forward(x)
-
-
 class Product(torch.autograd.Function):
     """A function of the user's own."""
 
@@ -358,13 +347,6 @@ def test_a_row_whose_weights_cannot_be_followed_says_where_they_are_used(way):
     rows, report = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
     assert (rows["a"].forward_flops, rows["a"].used_in) == (0, ("",))
     assert re.search(r"\n  a Linear +10.1k +all +in \(the whole\) ", str(report)), report
-
-
-def test_what_takes_more_than_two_seconds_says_what_it_does(capsys):
-    prooflops.model_report(Slow(2, 2), torch.randn(2, 2), measure=True)
-    said = capsys.readouterr().err
-    assert "model_report of Slow: predicting the memory of two steps" in said
-    assert "model_report of Slow: counting and timing each operator of a few steps" in said
 
 
 def with_a_traced_part():

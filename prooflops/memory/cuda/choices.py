@@ -9,7 +9,6 @@ sdp_utils.cpp in its transformers/cuda (torch 2.13).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -33,7 +32,8 @@ CHOICES = {
     "batch_norm": "cuDNN's from three dimensions on, except in bf16; else torch's own kernel",
     "optimizer": "foreach, where neither foreach nor fused is chosen",
 }
-COMPOSED_GROUPS = "scaled_dot_product_attention with grouped heads, in fp32 or with a mask"
+# Earlier ones compose attention with grouped heads of products, in fp32 or with a mask.
+HAS_GROUPS_IN_KERNEL = torch.__version__ >= "2.14"
 LOW_PRECISIONS = (torch.float16, torch.bfloat16)
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # The largest width of a head that flash attention accepts, and cuDNN's.
@@ -54,17 +54,9 @@ CUDNN_NORM_BATCH = 880_801
 
 
 @contextmanager
-def choices_of_cuda(
-    capability: tuple[int, int] | None,
-    has_device: bool,
-    composed_calls: Counter[str],
-    *,
-    groups_in_kernel: bool = False,
-) -> Iterator[None]:
+def choices_of_cuda(capability: tuple[int, int] | None, has_device: bool) -> Iterator[None]:
     """Makes operators choose the same kernels for fake CUDA tensors as on a CUDA device.
 
-    Counts the calls that another release of torch does not compose: `groups_in_kernel` gives
-    grouped heads to the memory-efficient kernel, as torch does from 2.14 on.
     With a device torch chooses by itself. Recurrent layers are refused: torch's fake of them keeps
     nothing for the backward pass.
     """
@@ -75,9 +67,7 @@ def choices_of_cuda(
     }
     if not has_device:
         chosen |= {
-            "scaled_dot_product_attention": partial(
-                _attention, kernels_of(capability), groups_in_kernel, composed_calls
-            ),
+            "scaled_dot_product_attention": partial(_attention, kernels_of(capability)),
             "dropout": _dropout,
             "rms_norm": _rms_norm,
             "batch_norm": _batch_norm,
@@ -190,8 +180,6 @@ def kernels_of(capability: tuple[int, int] | None) -> AttentionKernels:
 
 def _attention(
     kernels: AttentionKernels,
-    groups_in_kernel: bool,
-    composed_calls: Counter[str],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -221,12 +209,10 @@ def _attention(
     has_dtype = query.dtype != torch.float64
     if not kernels.has_flash:
         has_dtype = query.dtype in (torch.float16, torch.float32)
-    uses_efficient = is_batch and is_aligned and has_dtype
+    has_heads = HAS_GROUPS_IN_KERNEL or not is_grouped
+    uses_efficient = is_batch and is_aligned and has_dtype and has_heads
     if uses_efficient and torch._C._get_mem_efficient_sdp_enabled():
-        if is_grouped and not groups_in_kernel:
-            composed_calls[COMPOSED_GROUPS] += 1
-        else:
-            return _efficient(given, mask, dropout_p, is_causal)
+        return _efficient(given, mask, dropout_p, is_causal)
     attend = torch.ops.aten._scaled_dot_product_attention_math
     out = attend(*given, mask, dropout_p, is_causal, enable_gqa=enable_gqa)
     return out[0]  # type: ignore[no-any-return]
