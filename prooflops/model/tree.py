@@ -35,8 +35,18 @@ class Branch:
 
     @property
     def title(self) -> str:
-        times = f" × {self.count}" if self.count > 1 else ""
-        return f"{self.name}{times} {self.row.kind}".lstrip()
+        return f"{self.name}{self.times} {self.row.kind}".lstrip()
+
+    @property
+    def times(self) -> str:
+        return f" × {self.count}" if self.count > 1 else ""
+
+    def title_within(self, width: int) -> str:
+        """The title, shortened: its class first, then its name, and never the count."""
+        room = width - len(self.times)
+        if len(self.name) < room:
+            return shortened(self.title, width)
+        return f"{shortened(self.name, room)}{self.times}"
 
     @property
     def figures(self) -> tuple[object, ...]:
@@ -87,10 +97,12 @@ def lines_of(whole: Branch, depth: int | None = None) -> list[str]:
     """The tree in 80 columns, of the branches of `shown_branches`."""
     shown = shown_branches(whole, depth)
     figures = [figures_of(branch.row) for _, branch in shown]
-    names = ["  " * level + branch.title for level, branch in shown]
     beside = aligned([["", *each] for each in [head[1:] for head in HEAD] + figures])
     room = max(WIDTH - max(map(len, beside)), SHORTEST_NAME)
-    texts = [shortened(name, room) for name in [head[0] for head in HEAD] + names]
+    texts = [head[0] for head in HEAD]
+    for level, branch in shown:
+        indent = "  " * level
+        texts.append(indent + branch.title_within(room - len(indent)))
     width = max(map(len, texts))
     return [f"{text:<{width}}{line}".rstrip() for text, line in zip(texts, beside, strict=True)]
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -117,6 +118,8 @@ def test_equal_siblings_share_a_line_and_empty_containers_have_none():
     ]
     assert [line.split()[0] for line in report.tree(1).splitlines()[2:]] == ["Sequential", "0"]
     assert max(map(len, report.tree().splitlines())) <= 80
+    long = replace(stack.parts[0], name="gate_proj-up_proj")
+    assert long.title_within(14) == "gate_proj… × 4", "the count stays"
     assert [each.row.trained for each in stack.parts] == [100 * 101, 0]
 
 
