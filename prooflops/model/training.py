@@ -24,7 +24,7 @@ CODES_PER_MAP = 256
 
 @dataclass(frozen=True)
 class Training:
-    """A training as its factory gives it, but for these changes."""
+    """A training as its factory returns it, except for these changes."""
 
     name: str = "as it is"
     recomputes: bool = False

@@ -26,9 +26,9 @@ LOOKS = (2, 3, 6, 10)
 FEWEST_TO_CHANGE = 6
 # Smaller changes are those of the counting itself, which vary by some ten instructions.
 LEAST_INSTRUCTIONS = 50
-# One pair in so many, on either side, does not speak against SAME.
+# On either side, one pair in this many does not speak against SAME.
 TRIMMED_ONE_IN = 5
-# So many whole runs on unchanged code alarm, if log ratios are normal.
+# This share of whole runs on unchanged code alarm, if log ratios are normal.
 ALARM_RATE = 0.01
 MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
 UNSTEADY = "NOT REPEATABLE"
@@ -85,7 +85,7 @@ class Count:
         return "the count does not repeat"
 
     def is_within(self, smallest: float) -> bool:
-        """Whether Student's t keeps the mean ratio within this change, either way, at SHOWN_LEVEL.
+        """True if Student's t keeps the mean ratio within this change, either way, at SHOWN_LEVEL.
 
         >>> spread = [-0.012, 0.001, 0.004]
         >>> [Count(UNSTEADY, 1e5, spread * pairs).is_within(0.03) for pairs in (1, 2)]
@@ -104,7 +104,7 @@ def decide(
 ) -> Count | None:
     """The decision by pairs of counts, before[i] beside after[i]; None before the next of LOOKS.
 
-    SAME: all pairs within `limit`, but for one in TRIMMED_ONE_IN on either side. MORE and FEWER:
+    SAME: all pairs within `limit`, except one in TRIMMED_ONE_IN on either side. MORE and FEWER:
     the median is beyond it, and Student's t excludes 0 at `level`, from FEWEST_TO_CHANGE pairs on.
     UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the
     last look, or, where counting has `ended` after the first, by all pairs.
@@ -139,12 +139,12 @@ def decide(
 
 
 def _is_shown(logs: Sequence[float], level: float) -> bool:
-    """Whether Student's t excludes a mean of 0, in one direction, at this level."""
+    """True if Student's t excludes a mean of 0, in one direction, at this level."""
     return abs(mean(logs)) > _error(logs, level)
 
 
 def _error(logs: Sequence[float], level: float) -> float:
-    """How far the mean may be from the true one, in one direction, by Student's t."""
+    """The largest error of the mean, in one direction, by Student's t."""
     return -float(stdtrit(len(logs) - 1, level)) * stdev(logs) / math.sqrt(len(logs))
 
 
@@ -181,7 +181,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     elif row.verdict == "INCONCLUSIVE":
         decided = by_count(count, row.effect, smallest)
         verdict, by = (decided, INSTRUCTIONS) if decided else (row.verdict, "")
-    # Where time has decided, a count that scatters adds nothing.
+    # If time has decided, a count that scatters adds nothing.
     said = "" if why_open and by == TIME else f"{count}{why_open if not by else ''}"
     note = joined(said, row.note)
     return replace(row, verdict=verdict, by=by, note=note, instructions=count.steady_ratio)

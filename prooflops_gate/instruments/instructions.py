@@ -75,7 +75,7 @@ class Instructions:
         self.found: dict[str, Count] = {}
         self.why_not = ""
         self.pairs = 0
-        # A pair takes so many times as long as expected.
+        # The duration of a pair over its expected duration.
         self._slowness = 1.0
         self.asked: set[str] = set()
         self.batch = Batch(())
@@ -106,7 +106,7 @@ class Instructions:
             self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
 
     def _choose(self, left_s: float) -> None:
-        """Goes on with the first batch of which a part reaches its next look in this time."""
+        """Goes on with the first batch that in part reaches its next look in this time."""
         if self.batch.names:
             self.waiting.insert(0, self.batch)
         self.batch = Batch(())
@@ -133,7 +133,7 @@ class Instructions:
             return None
         until, needs_s = math.inf, self.pair_s(names)
         if self.batch.pairs == 0:
-            # The first pair counts as many benchmarks as the next ones have time for.
+            # The first pair counts only the benchmarks for which the next ones have time.
             until = now + (1 - RESERVE) * (self.ends - now) / LOOKS[0]
             needs_s = 0.0
         return Task(tests=names, counting=Counting(until), ends=self.ends, needs_s=needs_s)
@@ -164,7 +164,7 @@ class Instructions:
         if self.batch.pairs == 0 and cut:
             self.waiting.insert(0, Batch(cut))
         if not counted:
-            # What begins now would fail under valgrind, or has no time.
+            # A pair that begins now would fail under valgrind, or has no time.
             self.waiting = [batch for batch in self.waiting if batch.pairs]
         self.pairs += 1
         for name in counted:
@@ -242,7 +242,7 @@ def apart(task: Task, now: float) -> tuple[Task, Task]:
 
 
 def by_features(pair: Pair) -> str:
-    """Which packages, loaded by these processes, run other kernels under valgrind.
+    """Names the packages loaded by these processes that run other kernels under valgrind.
 
     Empty where none does.
     """

@@ -64,7 +64,7 @@ def _lies_above(low: Sequence[float], high: Sequence[float], min_effect: float) 
 
 
 def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
-    """Whether a call may use more or less memory, by one process of each side.
+    """True if a call may use more or less memory, by one process of each side.
 
     More of them can only refute it.
 

@@ -31,7 +31,7 @@ SHARE = 0.5
 ROUNDS = 3
 # A benchmark whose rounds take longer runs once in a process, as more pairs say more.
 LONG_S = 0.1
-# A benchmark gets so many rounds, if they last no longer than that.
+# A benchmark gets this number of rounds, if they last no longer than that.
 ENOUGH_ROUNDS = 12
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 # One round, where processes are only to show what they open.
@@ -57,7 +57,7 @@ class Cost:
 
     @property
     def gains(self) -> bool:
-        """Whether more time means more rounds, and so less noise."""
+        """True if more time means more rounds, and so less noise."""
         return 0 < self.round_s < LONG_S
 
     def rounds(self, most_s: float) -> int:
@@ -77,7 +77,7 @@ class Cost:
             rounds_s = max(seconds, self.rounds(most_s) * self.round_s)
             return max(self.call_s - USUAL_S, 0.0) + rounds_s
         # Three rounds take longer than the time, so their number counts. pytest-benchmark calls it
-        # twice besides: to calibrate, and for its result.
+        # twice more: to calibrate, and for its result.
         rounds = max(self.rounds(most_s), int(seconds / self.round_s))
         return self.call_s * (rounds + 2) / (ROUNDS + 2)
 
@@ -89,7 +89,7 @@ class PacePlan:
     `pairs` is the least number that decides anything, the first look; `most_pairs` that at which
     the second look is confirmed: few need more. `budget_s` begins with the first pair, `left_s` is
     what that left. `decides`: whether the pairs that --gate-replicates allows can decide anything.
-    `start_cpu_s` is the CPU time of a process but for its benchmarks: it does not wait for a core.
+    `start_cpu_s` is the CPU time of a process without its benchmarks: it does not wait for a core.
     """
 
     costs: Mapping[str, Cost]
@@ -186,7 +186,7 @@ class PacePlan:
         return paces
 
     def _gains_time(self, name: str, effect: Effect) -> bool:
-        """Whether a benchmark is noisy, so that more time helps."""
+        """True if a benchmark is noisy, so that more time helps."""
         # Fewer pairs than the first look's don't show the noise well enough.
         is_shown = effect.pairs >= self.pairs
         return is_shown and NOISY < effect.noise < math.inf and self.costs[name].gains
@@ -218,7 +218,7 @@ class PacePlan:
         return self.overhead_s + sum(self.costs[name].at(each_s, self.most_s) for name in names)
 
     def fits(self, names: Sequence[str]) -> bool:
-        """Whether the least number of pairs of these benchmarks fits into the budget."""
+        """True if the least number of pairs of these benchmarks fits into the budget."""
         return bool(names) and 2 * self.pairs * self.process_s(names, LEAST_S) <= self.budget_s
 
     def minutes_for(self, names: Sequence[str]) -> int:
@@ -254,7 +254,7 @@ class PacePlan:
 
 
 def is_busy(pairs: Collection[tuple[Timed, Timed]]) -> bool:
-    """Whether most benchmarks ran beside other work on either side of the first pair.
+    """True if most benchmarks ran beside other work on either side of the first pair.
 
     >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
     >>> is_busy([(quiet, busy), (quiet, quiet)]), is_busy([(quiet, busy)])

@@ -29,11 +29,11 @@ from prooflops_gate.statistics.decision_rule import (
 )
 from prooflops_gate.statistics.effects import Effect
 
-# Beyond so many pairs a benchmark is too noisy for the question.
+# Beyond this number of pairs a benchmark is too noisy for the question.
 # A run warns of undecided benchmarks that could hide a change of this size.
 OPEN = 0.10
 
-# What ended the run of an open benchmark.
+# The reasons that ended the run of an open benchmark.
 NOISE = "too noisy to decide"
 PAIRS = "--gate-replicates ended it"
 BUDGET = "the budget ended it (--gate-budget)"
@@ -93,11 +93,11 @@ class TimeRule:
         return decision
 
     def is_plain(self, row: Row) -> bool:
-        """Whether all pairs of this row's time show a slowdown far above the smallest."""
+        """True if all pairs of this row's time show a slowdown far above the smallest."""
         return row.effect is not None and is_plain(row.effect, self.smallest(row.name))
 
     def has_failed(self, rows: Iterable[Row]) -> bool:
-        """Whether so many are slower that the run ends; small ones may not be, by instructions."""
+        """True if enough are slower to end the run; small ones may not be, by instructions."""
         slower = sum(row.verdict == "SLOWER" and not is_small(row.effect) for row in rows)
         return 0 < self.most_slower <= slower
 
@@ -134,7 +134,7 @@ def figures(sides: Sides) -> tuple[list[float], list[float]]:
 
 
 def agree_in_cycles(sides: Sides) -> bool:
-    """Whether the GPU's cycles of all processes are known, and agree better than their times.
+    """True if the GPU's cycles of all processes are known, and agree better than their times.
 
     A kernel that waits for memory takes as long at any clock, and another number of cycles. The
     choice treats the sides alike, as it looks at the sizes of the pairs' log ratios alone.
@@ -230,7 +230,7 @@ def open_notes(decision: Decision, rule: TimeRule) -> list[str]:
 
 
 def excludes(effect: Effect | None, direction: str, change: float) -> bool:
-    """Whether the pairs exclude a larger change in this direction.
+    """True if the pairs exclude a larger change in this direction.
 
     The level is that of the printed bounds.
 

@@ -22,9 +22,9 @@ from prooflops_gate.task import Task
 
 # A benchmark before and after.
 TimedPair = tuple[Timed, Timed]
-# A pair may measure no time of a benchmark that is skipped: so many tries for each pair wanted.
+# A pair may measure no time of a skipped benchmark: the number of tries for each pair wanted.
 MOST_TRIES = 4
-# So many contended pairs of a benchmark are measured again, or a fourth of the pairs that it has.
+# At least this many contended pairs of a benchmark are measured again, or a fourth of its pairs.
 LEAST_REPEATS = 2
 UNSYNCHRONISED = (
     "the GPU still works when a round ends, so launches alone are timed "
@@ -56,7 +56,7 @@ class Times:
         # The benchmarks of the next pair, which stay open if it is never measured.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
-        # Whether so many benchmarks are slower that the user wants the run to end.
+        # True if enough benchmarks are slower to end the run, as the user wants.
         self.has_failed = False
         # When these times wait for another instrument, after how many looks, and who is measured.
         self._until, self._looks = math.inf, len(rule.plan.looks)
@@ -68,7 +68,7 @@ class Times:
         self._news: list[str] = []
         # The open benchmarks that wait for those of the next pair.
         self._waiting = 0
-        # Whether a pair has shown how long the next ones take.
+        # True if a pair has shown how long the next ones take.
         self._is_timed = False
         # The duration of a pair for which none waited.
         self._of_all_s = 0.0
@@ -250,7 +250,7 @@ class Times:
 
 
 def inequality(pair: TimedPair) -> float:
-    """The core speed of the faster side over that of the slower.
+    """The faster side's core speed over the slower side's.
 
     >>> slow, slower = (Timed(1.0, {}, contended="slow", slowness=each) for each in (1.5, 1.8))
     >>> round(inequality((slow, slower)), 2)

@@ -72,7 +72,7 @@ def _linked(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """A text in a line of Markdown, without markup of its own but for code between backticks.
+    """A text in a line of Markdown, without markup of its own except code between backticks.
 
     >>> markdown_text("`a*b` is `2 * b of <c>")
     '`a*b` is \\\\`2 \\\\* b of &lt;c&gt;'

@@ -62,7 +62,7 @@ class Judge:
         return [row for row in rows if self.fails(row, self.settings.allowed_open)]
 
     def fails(self, row: Row, allowed_open: float) -> bool:
-        """Whether a row fails the gate.
+        """True if a row fails the gate.
 
         Undecided benchmarks pass where a larger change is excluded.
         """
@@ -120,7 +120,7 @@ class Judge:
         return joined(said, found.effort, report_only)
 
     def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """A warning of undecided benchmarks, or a line on those that pass.
+        """A warning of undecided benchmarks, or a line on the ones that pass.
 
         The warning is of those that pass only because all do. Each may be empty.
         """

@@ -34,7 +34,7 @@ REMEDIES = {
 
 
 def percent(share: float) -> str:
-    """A share with as many digits as it deserves.
+    """A share, with fewer digits the larger it is.
 
     >>> percent(0.263), percent(0.0312)
     ('26 %', '3.1 %')
@@ -134,7 +134,7 @@ def amount(ratio: float | None, quantity: str) -> str:
 
 
 def _of_time(row: Row) -> str:
-    """What time and instructions say of a benchmark; what decided comes first."""
+    """The results of time and instructions for a benchmark; the deciding one comes first."""
     assert row.effect
     before_after = " -> ".join(figures(row))
     time = f"{change_within(row.effect)}, {before_after}"

@@ -12,7 +12,7 @@ from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, VERDICTS, Row, joined
 from prooflops_gate.rows import table as table_of
 
 MOST_LINES = 20
-# So many open benchmarks are named.
+# At most this many open benchmarks are named.
 MOST_NAMED = 3
 
 
@@ -65,7 +65,7 @@ def lines_of_rows(
 
 
 def widest(rows: Sequence[Row]) -> str:
-    """The number of open benchmarks, and those that could hide most."""
+    """The number of open benchmarks, and the ones that could hide most."""
     highest = {row.name: row.effect.interval(SHOWN_LEVEL)[1] for row in rows if row.effect}
     first = sorted(highest, key=lambda name: -highest[name])[:MOST_NAMED]
     named = ", ".join(

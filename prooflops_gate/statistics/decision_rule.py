@@ -41,11 +41,11 @@ ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
 # The share of the alarm rate that pays for plain changes.
 PLAIN_SHARE = 0.1
-# Where all of them show a change, its p-value is 1/32, below the level of a confirmation.
+# If all of them show a change, its p-value is 1/32, below the level of a confirmation.
 FEWEST_FRESH = 5
-# A change so many times as large as the smallest that counts ends at its first confirmation.
+# A change this many times as large as the smallest that counts ends at its first confirmation.
 LARGE = 10
-# So many pairs that all show such a slowdown call for its confirmation before all else.
+# If this many pairs all show such a slowdown, it is confirmed before all else.
 FEWEST_PLAIN = 3
 # A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
 # layout.
@@ -157,17 +157,17 @@ def beyond(ratio: float, change: float) -> str:
 
 
 def is_large(effect: Effect, min_effect: float) -> bool:
-    """Whether a first look estimates a slowdown above LARGE times the smallest that counts."""
+    """True if a first look estimates a slowdown above LARGE times the smallest that counts."""
     return effect.pairs >= LOOKS[0] and effect.ratio > 1 + LARGE * min_effect
 
 
 def is_small(effect: Effect | None) -> bool:
-    """Whether the layout of memory may explain a slowdown."""
+    """True if the layout of memory may explain a slowdown."""
     return effect is not None and effect.ratio < 1 + SMALL_SLOWDOWN
 
 
 def is_plain(effect: Effect, min_effect: float) -> bool:
-    """Whether three pairs or more all show a slowdown above LARGE times the smallest that counts.
+    """True if three pairs or more all show a slowdown above LARGE times the smallest that counts.
 
     >>> pairs = [2.0, 2.1], [2.0, 2.1, 1.9], [2.0, 2.1, 1.9, 1.2]
     >>> [is_plain(paired([1.0] * len(each), each, level=0.01), 0.03) for each in pairs]
@@ -178,14 +178,14 @@ def is_plain(effect: Effect, min_effect: float) -> bool:
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
-    """Whether the interval at this level lies within `min_effect` of 1."""
+    """True if the interval at this level lies within `min_effect` of 1."""
     low, high = effect.interval(level)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A change beyond `change` that so many fresh pairs must show again, at their own level."""
+    """A change beyond `change` that fresh pairs must show again, at their own level."""
 
     direction: str
     change: float
@@ -193,7 +193,7 @@ class Suspicion:
     level: float
 
     def is_confirmed(self, fresh: Effect) -> bool:
-        """Whether the fresh pairs alone estimate such a change, and are sure of it."""
+        """True if the fresh pairs alone estimate such a change, and are sure of it."""
         p = fresh.p_slower if self.direction == "SLOWER" else fresh.p_faster
         return p <= self.level and beyond(fresh.ratio, self.change) == self.direction
 
