@@ -38,11 +38,11 @@ from prooflops_gate.unread import Unread
 # Looks at times before the first count: beside other work further ones decide little, and of few
 # benchmarks counts take less time than a look.
 FEW_BUSY_LOOKS, BUSY_LOOKS, QUIET_LOOKS = 0, 1, 2
-# So many benchmarks at most are decided before the others.
+# At most this many benchmarks are decided before the others.
 MOST_FIRST = 5
 # The share of the time that tracing may take, and the calls that a traced benchmark costs.
 TRACING_SHARE, TRACED = 0.05, 50
-# So many times the expected duration a pair that traces may take.
+# A pair that traces may take this many times its expected duration.
 LONGEST_TRACING = 4
 STOPPED = "the run was stopped before it was decided"
 FAILED = "-x (--maxfail) ended the run before all was decided"
@@ -246,7 +246,7 @@ def timed_and_counted(
 
 
 def order_of(looks: int, *, do_times_fit: bool) -> str:
-    """Whether times or instructions decide first, and why, in words."""
+    """The first to decide, times or instructions, and the reason, in words."""
     if not do_times_fit:
         return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
     if looks == FEW_BUSY_LOOKS:

@@ -56,7 +56,7 @@ print(random_run(torch.device("cpu"), 7))
 
 @pytest.fixture(scope="session")
 def fresh_process():
-    """What another Python says of its torch: the precision of products, and a run from a seed."""
+    """Another Python's answers on its torch: the precision of products, and a run from a seed."""
     command = [sys.executable, "-W", "ignore", "-c", FRESH]
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
     root = Path(__file__).resolve().parents[1]

@@ -394,7 +394,7 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
     equal(tokens[2:5].tolist(), [2, 3, 4], "the file after writing to the cast")
 
 
-# How a loader is told the order of windows, and the order where it is not drawn.
+# The arguments that give a loader the order of windows, and the order where it is not drawn.
 SAMPLED = {
     "in order": lambda order: {},
     "shuffled": lambda order: {"shuffle": True},

@@ -36,7 +36,7 @@ class Copies:
         return self._tensors.get(id(tensor), tensor)
 
     def has(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether a copy was made of one of them."""
+        """True if a copy was made of one of them."""
         return not self._tensors.keys().isdisjoint(map(id, tensors))
 
     def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:

@@ -35,7 +35,7 @@ class Fit:
     """The fit of a training step on one card."""
 
     card: str
-    # What torch sees, less the context.
+    # The memory that torch sees, less the context.
     usable_bytes: int
     # `torch.cuda.max_memory_reserved` where memory is no limit.
     reserved_bytes: int

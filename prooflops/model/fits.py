@@ -61,7 +61,7 @@ class FitRow:
 
     @property
     def reservation(self) -> str:
-        """What the step reserves of what the card offers, in words."""
+        """The memory that the step reserves, and that the card offers, in words."""
         return f"{self.reserves} of {with_unit(self.fit.usable_bytes, 'B')}"
 
     @property

@@ -76,7 +76,7 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
 
 
 def distance_text(rule: int, counted: int) -> str:
-    """How far a rule is from the count: in percent, or as a factor where it is large.
+    """The distance of a rule from the count: in percent, or as a factor where it is large.
 
     >>> distance_text(116, 100), distance_text(85, 100), distance_text(1, 3000)
     ('16.0% more', '15.0% less', '3,000 times less')
