@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from meta_tests.conftest import ROOT, new_house, run_pytest, run_pytest_for_each
+from meta_tests.conftest import ROOT, SUITE, fork_pytest, new_house, run_pytest_for_each
 from prooflops_gate.history import records as history
 
 HOLDING = """
@@ -144,8 +144,11 @@ def test_pytest_benchmark_reads_the_record(whole_record, tmp_path):
     assert "test_sum" in compared.stdout + compared.stderr
 
 
-def test_a_terminal_without_utf_8_shows_claims():
-    run = run_pytest(ROOT, "--claims=2mkn", PYTHONIOENCODING="ascii")
+def test_a_terminal_without_utf_8_shows_claims(tmp_path):
+    plugin = "import sys\nsys.stdout.reconfigure(encoding='ascii')\n"
+    (tmp_path / "ascii_terminal.py").write_text(plugin)
+    options = ("-p", "ascii_terminal", "--claims=2mkn")
+    run = fork_pytest(ROOT, *options, imported=SUITE, path=tmp_path)
     assert run.code == 0
     assert r"a matrix of m \xd7 k by one of k \xd7 n costs 2\xb7m\xb7k\xb7n FLOPs." in run.output
 
