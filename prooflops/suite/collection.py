@@ -81,6 +81,7 @@ def _runs_all_claims(config: pytest.Config) -> bool:
         or config.option.markexpr
         or config.getoption("deselect", None)
         or config.option.ignore
+        or config.option.ignore_glob
     )
     return not narrowed and any(path == wanted or path in wanted.parents for path in given)
 
