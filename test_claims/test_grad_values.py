@@ -89,19 +89,11 @@ def classes(x):
     return torch.arange(len(x), device=x.device) % x.shape[1]
 
 
-def filters(x, dimensions):
-    numbers = torch.arange(3 * 2**dimensions, dtype=x.dtype, device=x.device)
-    return numbers.view(3, 1, *dimensions * [2]) / 8
-
-
-# Operations on a matrix, those of torch by name.
-UNARY = (
-    *("exp", "tanh", "sigmoid", "sin", "relu", "gelu", "silu", "softplus", "elu", "t", "norm"),
-)
-BY_ROWS = ("cumsum", "softmax", "log_softmax", "logsumexp", "amax", "mean", "sum", "var")
-OPERATIONS = {name: getattr(torch, name, getattr(functional, name, None)) for name in UNARY}
-for name in BY_ROWS:
-    OPERATIONS[name] = partial(getattr(torch, name), dim=-1)
+# Operations on a matrix beside the kernels of `oracles.training_kernels`, those of torch by name.
+ELEMENTWISE = ("exp", "softplus", "elu")
+BY_ROWS = ("cumsum", "logsumexp", "amax", "var")
+OPERATIONS = {name: getattr(torch, name, getattr(functional, name, None)) for name in ELEMENTWISE}
+OPERATIONS |= {name: partial(getattr(torch, name), dim=-1) for name in BY_ROWS}
 OPERATIONS |= {
     "in place": in_place,
     "sort": lambda x: x.sort(dim=-1).values,
@@ -117,20 +109,9 @@ OPERATIONS |= {
     "index_select": lambda x: x.index_select(0, classes(x)),
     "gather": lambda x: x.gather(1, classes(x)[:, None]),
     "expand": lambda x: x[None].expand(2, -1, -1),
-    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
-    "bmm": lambda x: torch.bmm(x[None], x.mT[None]),
-    "embedding": lambda x: functional.embedding(classes(x), x),
-    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], x[0], x[1]),
-    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:], x[0], 1e-5),
     "batch_norm": lambda x: functional.batch_norm(x.mT, None, None, x[:, 0], x[:, 1], True),
-    "group_norm": lambda x: functional.group_norm(x[None], len(x)),
-    "conv1d": lambda x: functional.conv1d(x[:, None], filters(x, 1)),
-    "conv2d": lambda x: functional.conv2d(x[None, None], filters(x, 2)),
     "max_pool1d": lambda x: functional.max_pool1d(x, 2),
-    "attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None]),
-    "cross_entropy": lambda x: functional.cross_entropy(x, classes(x)),
     "nll_loss": lambda x: functional.nll_loss(x, classes(x)),
-    "mse_loss": lambda x: functional.mse_loss(x, torch.ones_like(x)),
 }
 
 

@@ -152,10 +152,13 @@ def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
 ):
     """Of a linear layer, in each row of its batch. Rounding errors are far within the bounds."""
     empty = torch.empty(fan_out, fan_in, device=device, dtype=dtype)
-    weights = fan_in**power * initialised(device, empty, nn.init.normal_, 1)
+    drawn = [
+        fan_in**power * normal_values(device, 1, fan_out, fan_in).to(dtype),
+        fan_in**power * initialised(device, empty, nn.init.normal_, 1),
+    ]
     rows = torch.stack([size * unit_features(device, seed, fan_in) for seed in (0, 2)])
     bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
-    for multiplied in PRODUCTS:
+    for multiplied, weights in zip(PRODUCTS, cycle(drawn), strict=False):
         for row in multiplied(rows.to(dtype), weights):
             between(root_mean_square(row), *bounds, f"the size of outputs in {dtype}")
 
