@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     shared_with: int | None
 
 
-# By operator, settings and layouts of the operands; the same in each prediction.
+# By operator, settings and layouts of the operands; kept for all predictions of the process.
 _RECIPES: dict[tuple[Any, ...], Any] = {}
 
 
@@ -56,7 +56,7 @@ class KnownOutputs:
         if not _follows_from_layouts(func):
             return func(*args, **kwargs)
         tensors: list[FakeTensor] = []
-        parts: list[Any] = [func, torch.get_default_dtype()]
+        parts: list[Any] = [func, torch.get_default_dtype(), self._meta_to_torch]
         if not (_describe(args, parts, tensors) and _describe(kwargs, parts, tensors)):
             return func(*args, **kwargs)
         key = tuple(parts)

@@ -191,6 +191,14 @@ def test_a_tensor_left_on_the_cpu_is_refused_with_what_to_do():
         step.predict()
 
 
+def test_what_is_known_of_one_device_is_not_taken_for_another():
+    devices = []
+    for device in ("cuda", "cpu", "cuda"):
+        with predicted_memory(device):
+            devices.append(torch.empty(7, 11, device="meta").device.type)
+    assert devices == ["cuda", "meta", "cuda"], "C++ creates on meta what belongs on the card"
+
+
 def test_code_may_ask_the_absent_card_for_its_capability():
     with predicted_memory("cuda", compute_capability=(9, 0)):
         assert torch.cuda.get_device_capability() == (9, 0)
