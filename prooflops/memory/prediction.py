@@ -20,7 +20,7 @@ from accounting.checks import validated_choice
 from prooflops.memory.allocator import cublas_workspace_bytes
 from prooflops.memory.caching_allocator import CachingAllocator
 from prooflops.memory.copies import Copies
-from prooflops.memory.cuda.choices import CHOICES, choices_of_cuda
+from prooflops.memory.cuda.choices import choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.known_outputs import KnownOutputs
@@ -158,11 +158,6 @@ class PredictedMemory(Phases[PredictedBytes]):
         """
         return self._ledger.device == "cpu" or bool(self.unknown)
 
-    @property
-    def choices(self) -> dict[str, str]:
-        """The kernels assumed for each operator where there is no CUDA device; else empty."""
-        return {} if self._has_device else dict(CHOICES)
-
     def __repr__(self) -> str:
         if self._segments is None:
             return "PredictedMemory(still predicting)"
@@ -177,7 +172,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         if self.unknown:
             levels.append(f"unknown={self.unknown}")
         if not self._has_device:
-            levels.append("modelled without a GPU: see choices")
+            levels.append("modelled without a GPU")
         return f"PredictedMemory({', '.join(levels)})"
 
 
@@ -199,12 +194,12 @@ def predicted_memory(
     All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module.
     Create the tensors on `device`: no other is counted.
 
-    "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled,
-    and named in `PredictedMemory.choices`. `compute_capability` is that of the absent device, for
-    its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out, as in
-    a process that has made them before. `allocator` is torch's caching allocator as it begins, by
-    default an empty one without options; it is used up. Layers that a backward pass runs again get
-    `copies` of the tensors that were copied.
+    "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled
+    (docs/explanation/predicted.md names them). `compute_capability` is that of the absent device,
+    for its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out,
+    as in a process that has made them before. `allocator` is torch's caching allocator as it
+    begins, by default an empty one without options; it is used up. Layers that a backward pass runs
+    again get `copies` of the tensors that were copied.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from prooflops.memory import TrainingStep, copy_of, measured_memory
+from prooflops.memory import TrainingStep
 from prooflops.timing import one_thread
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
@@ -41,33 +41,6 @@ for name, made in RULES.items():
         OPTIMIZERS[f"{name} fused"] = partial(made, fused=True)
 # Those whose steps need no scratch.
 PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
-
-
-def trained(
-    model,
-    batch,
-    optimizer,
-    loss,
-    micro_batches,
-    autocast,
-    mark,
-):
-    """Two plain training steps, marked as `TrainingStep` names its phases."""
-    chosen = optimizer(model.parameters())
-    mark("optimizer")
-    for turn in ("", "second "):
-        for number, part in enumerate(batch.tensor_split(micro_batches), start=1):
-            tail = f" {number}" if micro_batches > 1 else ""
-            with torch.autocast("cpu", autocast) if autocast else nullcontext():
-                value = loss(model(part))
-            mark(f"{turn}forward{tail}")
-            value.backward()
-            del value
-            mark(f"{turn}backward{tail}")
-        chosen.step()
-        mark(f"{turn}step")
-        chosen.zero_grad()
-        mark(f"{turn}zero_grad")
 
 
 class MasterWeights(torch.optim.Optimizer):
@@ -103,14 +76,7 @@ def both(
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     step = TrainingStep(build, batch, loss, None, chosen, micro_batches, autocast)
-    guess = step.predict()
-    with measured_memory() as held:
-        model = build()
-        held.mark("built")
-        own = copy_of(batch, "cpu")
-        held.mark("inputs")
-        trained(model, own, chosen, loss, micro_batches, autocast, held.mark)
-    return guess, held
+    return step.predict(), step.measure()
 
 
 def assert_alike(guess, held, *, least_share):

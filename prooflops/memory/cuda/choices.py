@@ -1,8 +1,8 @@
 """The kernels that torch chooses in C++ for CUDA tensors alone, chosen again for fake ones.
 
-Only choices that change the bytes held are made, and `CHOICES` names them. On one NVIDIA H200
-(torch 2.11, 26 November 2026) attention in bf16 and fp32, dropout, batch norm and the optimizers'
-foreach gave these bytes. The others are read from torch's source.
+Only choices that change the bytes held are made. On one NVIDIA H200 (torch 2.11, 26 November 2026)
+attention in bf16 and fp32, dropout, batch norm and the optimizers' foreach gave these bytes. The
+others are read from torch's source.
 Source: attention.cpp, Dropout.cpp, layer_norm.cpp and Normalization.cpp in aten/src/ATen/native,
 sdp_utils.cpp in its transformers/cuda (torch 2.13).
 """
@@ -22,16 +22,6 @@ from torch.nn import functional
 
 from prooflops.memory.cuda.autocast import autocast_of_cuda
 
-CHOICES = {
-    "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, "
-    "else flash; memory-efficient in 32 bits and with a mask, math in 64, and where that kernel "
-    "would have to group heads; no flash and no bf16 in a kernel before 8.0",
-    "dropout": "one kernel, which keeps a mask of bools",
-    "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; "
-    "composed on a torch without it",
-    "batch_norm": "cuDNN's from three dimensions on, except in bf16; else torch's own kernel",
-    "optimizer": "foreach, where neither foreach nor fused is chosen",
-}
 # Earlier ones compose attention with grouped heads of products, in fp32 or with a mask.
 HAS_GROUPS_IN_KERNEL = torch.__version__ >= "2.14"
 LOW_PRECISIONS = (torch.float16, torch.bfloat16)
