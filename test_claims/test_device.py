@@ -17,6 +17,7 @@ from prooflops.memory.allocator import charged_bytes, rounded_bytes
 from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.messages import agree, at_least, at_most, close, equal
+from test_claims.oracles.nets import NETS, net_and_batch
 from test_claims.oracles.tensors import metered, without_collector
 from test_claims.strategies import TORCH_DTYPES, dtypes
 
@@ -281,6 +282,10 @@ def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, ta
     model.weight.grad = torch.ones(2)
     empty = Everything().to_empty(device=there)
     model.to(there)
+    kept = [x.data_ptr() for x in model.parameters()]
+    model.to(there)
+    again = [x.data_ptr() for x in model.parameters()]
+    equal(again, kept, "places of parameters after a second move")
     left = {x.device for x in (*empty.parameters(), *empty.buffers())}
     equal(left, {there}, "devices of a model without values")
     held = dict([*model.named_parameters(), *model.named_buffers()])
@@ -424,6 +429,19 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
     equal(where, {"cpu"}, "devices of the step")
 
     equal(torch.cuda.memory_allocated(), before, "memory_allocated")
+
+
+@pytest.mark.claim("device.all-on-gpu")
+@pytest.mark.parametrize("kind", NETS)
+def test_the_cpu_trains_every_kind_of_layer(kind):
+    net, x, labels = net_and_batch(CPU, 4, kind)
+
+    def step():
+        logits = net(x).flatten(0, -2)
+        nn.functional.cross_entropy(logits, labels.flatten()).backward()
+        torch.optim.AdamW(net.parameters()).step()
+
+    equal(crossings(step), [], "copies between devices")
 
 
 @pytest.mark.claim("device.parameters-resident")
