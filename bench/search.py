@@ -73,7 +73,11 @@ class Found:
 
 
 def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
-    """The share of the units' time that useful outputs take: m·n / (waves·units·tile area)."""
+    """The share of the units' time that useful outputs take: m·n / (waves·units·tile area).
+
+    >>> wave_efficiency(1408, 3072, 132, (128, 256)), wave_efficiency(128, 256, 132, (128, 256))
+    (1.0, 0.007575757575757576)
+    """
     tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
     return m * n / (math.ceil(tiles / units) * units * tile[0] * tile[1])
 
