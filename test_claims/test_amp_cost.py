@@ -69,13 +69,13 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_de
         ones = partial(torch.ones, device=device, dtype=dtype)
         warm = functional.linear(ones(32, dim), ones(32, dim))
         with measured_memory(device) as held:
-            weight = ones(dim, dim)
+            layer = torch.nn.Linear(dim, dim, bias=False, device=device, dtype=dtype)
             x = ones(32, dim)
-            y = functional.linear(x, weight)
+            y = layer(x)
         taken[name] = held.live_bytes
         formula = element_bytes(dim * dim + 2 * 32 * dim, name)
         equal(taken[name], formula, "bytes", name=name)
-        del warm, weight, x, y
+        del warm, layer, x, y
 
     equal(taken["fp32"], 2 * taken["bf16"], "bytes in fp32")
 

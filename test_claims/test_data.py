@@ -212,8 +212,9 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
     for read in (np.memmap, np.fromfile):
         got = read(path, dtype=np.uint16)
         equal(got.tolist(), should, "the ids that come back", read=read)
-        wide = torch.from_numpy(np.array(got)).long()
-        equal(wide.tolist(), should, "the ids in a tensor", read=read)
+        for convert in (torch.from_numpy, torch.as_tensor, torch.tensor):
+            wide = convert(np.array(got)).long()
+            equal(wide.tolist(), should, "the ids in a tensor", read=read, convert=convert)
 
 
 @pytest.mark.claim("data.uint16")
@@ -333,7 +334,7 @@ def taken_by(function, ids, words, should):
 
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
 # The last: more words than 16 bits can count.
-@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (1000, 5000), (70_000, 20)])
+@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (200, 300), (1000, 5000), (70_000, 20)])
 def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     table = torch.randn(words, 2).bfloat16()
     logits = torch.randn(tokens, words)

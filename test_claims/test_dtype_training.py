@@ -1,5 +1,6 @@
 """Claims about training in a dtype: accuracy, speed, and values out of its range."""
 
+import copy
 import math
 from functools import partial
 
@@ -139,6 +140,25 @@ def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
         equal(not held.any(), should < least, "whether all are flushed", dtype=dtype)
         off_by = (held - should).abs().max().item()
         at_most(off_by, least + should * 2**-8, "the gradients' error", dtype=dtype)
+
+
+@pytest.mark.claim("dtype.bf16-sweet-spot")
+@pytest.mark.parametrize(
+    "layer",
+    [torch.nn.Linear(3, 3), torch.nn.Conv1d(3, 3, 1), torch.nn.LayerNorm(3)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_gradients_of_a_billionth_reach_weights_biases_and_inputs_in_bf16_alone(device, layer):
+    x, above = seeded((2, 3, 3), 0, device)
+    gradients = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        net = copy.deepcopy(layer).to(device, dtype)
+        operands = [x.to(dtype).requires_grad_(), *net.parameters()]
+        y = net(operands[0])
+        gradients[dtype] = torch.autograd.grad(y, operands, (1e-9 * above).to(dtype))
+    for fp32, bf16, fp16 in zip(*gradients.values(), strict=True):
+        at_most(relative_error(bf16.float(), fp32), 2**-6, "the error in bf16")
+        equal(fp16.any().item(), False, "whether any is left in fp16")
 
 
 OF_FP16 = pytest.mark.claim("dtype.fp16-small-models", "dtype.fp16-not-for-big-models")

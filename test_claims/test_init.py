@@ -209,11 +209,22 @@ def test_xaviers_deviation_is_the_rescale_times_a_factor(device, name, kernel):
         between(root_mean_square(weights), *bounds, "the weights' deviation", case=case)
 
 
+# Each way to draw normal numbers.
+DRAWS = [
+    torch.randn,
+    partial(torch.normal, 0.0, 1.0),
+    lambda shape, device, **options: torch.empty(shape, device=device).normal_(**options),
+    lambda shape, device, **options: nn.init.normal_(torch.empty(shape, device=device), **options),
+]
+
+
 def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32):
     """By how much the size of x is multiplied by `layers` linear layers of this width."""
     x = unit_features(device, seed, width).to(dtype)[None]
-    for layer, multiplied in zip(range(layers), cycle(PRODUCTS), strict=False):
-        weights = deviation * normal_values(device, seed + 1 + layer, width, width)
+    ways = zip(range(layers), cycle(DRAWS), cycle(PRODUCTS), strict=False)
+    for layer, draw, multiplied in ways:
+        generator = torch.Generator(device).manual_seed(seed + 1 + layer)
+        weights = deviation * draw((width, width), device=device, generator=generator)
         x = multiplied(x, weights.to(dtype))
     return root_mean_square(x)
 

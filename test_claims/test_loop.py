@@ -358,12 +358,14 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
         layer = nn.Sequential(nn.Sequential(nn.Sequential(nn.Dropout(p))))
         x = case.tensor(device, values=[1]).requires_grad_()
         layer.eval()
-        evaluated = layer(x), nn.functional.dropout(x, p, training=False)
-        for y in evaluated:
+        dropout = partial(nn.functional.dropout, p=p)
+        in_place = partial(dropout, inplace=True)
+        whole = x.detach().clone()
+        for y in (layer(x), dropout(x, training=False), in_place(whole, training=False), whole):
             equal(y, x, "dropout in eval mode", case=case)
 
         layer.train()
-        for y in (layer(x), nn.functional.dropout(x, p)):
+        for y in (layer(x), dropout(x), in_place(x.clone())):
             assert_dropped(x, y, p)
 
 

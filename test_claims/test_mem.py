@@ -251,14 +251,17 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 @pytest.mark.claim("optim.mixed-precision-answer")
 @pytest.mark.parametrize("low", ["bf16", "fp16"])
 def test_under_autocast_the_state_of_adamw_stays_in_fp32(metered_device, low):
-    net = torch.nn.Linear(8, 8, device=metered_device)
-    stepper = torch.optim.AdamW(net.parameters())
-    with torch.autocast(metered_device.type, TORCH_DTYPES[low]):
-        loss = net(torch.ones(4, 8, device=metered_device)).float().pow(2).mean()
-    loss.backward()
-    _, (held,) = tensors.held_after(metered_device, stepper.step)
-    counts = optimizers.STEP_BYTES * step_counts(metered_device, net)
-    equal(held, 8 * (8 * 8 + 8) + counts, "bytes of state")
+    dtype = TORCH_DTYPES[low]
+    for parameters, each in ((torch.float32, 8), (dtype, 4)):
+        net = torch.nn.Linear(8, 8, device=metered_device, dtype=parameters)
+        stepper = torch.optim.AdamW(net.parameters())
+        x = torch.ones(4, 8, device=metered_device, dtype=parameters)
+        with torch.autocast(metered_device.type, dtype):
+            loss = net(x).float().pow(2).mean()
+        loss.backward()
+        _, (held,) = tensors.held_after(metered_device, stepper.step)
+        counts = optimizers.STEP_BYTES * step_counts(metered_device, net)
+        equal(held, each * (8 * 8 + 8) + counts, "bytes of state", parameters=parameters)
 
 
 @pytest.mark.claim("mem.grads-equal-params")
@@ -342,6 +345,11 @@ def test_free_memory_between_used_blocks_serves_no_larger_request(size, segments
     at_least(unused, size * len(blocks[::2]), "bytes that are reserved and free")
     allocator.allocate(larger)
     at_least(allocator.reserved_bytes, before + larger, "bytes reserved, with the larger request")
+
+    # A segment of one block alone is returned.
+    allocator.empty_cache()
+    still_unused = allocator.reserved_bytes - allocator.allocated_bytes
+    at_least(still_unused, unused * (each > 1), "bytes that emptying the cache does not return")
 
     allocator, blocks = allocated()
     for block in blocks[:each]:

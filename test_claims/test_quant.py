@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from accounting.memory import element_bytes
+from accounting.memory import tensor_bytes
 from prooflops.memory import measured_memory, why_uncounted
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
@@ -154,7 +154,7 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
         equal(back, integers, "the integers stored", name=name)
         torch.testing.assert_close(back * scales[:, None], low, rtol=1e-4, atol=0)
         taken[name] = held.live_bytes
-        formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
+        formula = tensor_bytes(weight.shape, name) + tensor_bytes((rows,), "fp32")
         equal(taken[name], formula, "bytes", name=name)
         in_file = saved_bytes(stored)
         close(in_file, saved_bytes(weight) * bits / 32, "bytes of a file", within=2048, name=name)
