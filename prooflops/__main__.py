@@ -31,6 +31,7 @@ from accounting.planning import (
 from accounting.units import amount, with_unit
 from prooflops.families.config import content_of, decoder_of, presets
 from prooflops.families.decoders import UnreadError
+from prooflops_gate.console.tables import many
 
 if TYPE_CHECKING:
     # A plan imports no torch.
@@ -171,11 +172,6 @@ def library(unread: ValueError) -> Any:
     return built
 
 
-def number_of(number: int, noun: str) -> str:
-    """A number with its noun: 1 sequence, 2,048 sequences."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def with_numbers(options: argparse.Namespace) -> argparse.Namespace:
     """The options with the numbers that figures such as 15T stand for.
 
@@ -228,7 +224,7 @@ def run(
     # Masks of a counted model are not read.
     pairs = "full" if hasattr(model, "source") else "causal"
     step = models.step_flops(model, batch, streams(sequence), pairs=pairs).model
-    shown = f"{number_of(batch, 'sequence')} of {sequence:,} tokens"
+    shown = f"{many(batch, 'sequence')} of {sequence:,} tokens"
     if sequence < longest and not options.sequence:
         shown += f" (the model's context is {longest:,})"
     figures = {"batch": batch, "sequence": sequence, "context": longest, "step_flops": step}
@@ -239,7 +235,7 @@ def run(
     rule = models.rule_flops("step", active_parameter_count(model), tokens) / flops
     said = f"{with_unit(flops, 'FLOP')} (6ND says {rule:.3f} times that)"
     ran = {"steps": steps, "flops": flops, "rule_6nd": rule}
-    yield "the run", f"{number_of(steps, 'step')}: {said}", ran
+    yield "the run", f"{many(steps, 'step')}: {said}", ran
 
     peak = peak_flop_per_s(device, options.dtype)
     if peak is None:
@@ -321,7 +317,7 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
     figures["fits"] = found is as_it_is
     figures["fits_with"] = None if found is None else vars(found)
     held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
-    what = f"state and {number_of(batch, 'sequence')} need at least {held}"
+    what = f"state and {many(batch, 'sequence')} need at least {held}"
     verdict = "yes by formula" if found is as_it_is else "no"
     yield "fits", f"{verdict}: {what}, one {device.label} offers {offered}", figures
     if found is None:

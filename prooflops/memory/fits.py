@@ -48,11 +48,6 @@ class Fit:
         """Usable bytes beyond those reserved; negative where the step needs the cache emptied."""
         return self.usable_bytes - self.reserved_bytes
 
-    @property
-    def is_lower_bound(self) -> bool:
-        """True if the step needs at least `reserved_bytes`."""
-        return bool(self.unknown)
-
 
 def known_cards() -> list[str]:
     """The labels of the CUDA cards whose memory is on record, the smallest first.

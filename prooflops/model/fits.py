@@ -57,7 +57,7 @@ class FitRow:
     def reserves(self) -> str:
         """The bytes that the step reserves on the card, in words."""
         text = with_unit(self.fit.reserved_bytes, "B")
-        return f"at least {text}" if self.fit.is_lower_bound else text
+        return f"at least {text}" if self.fit.unknown else text
 
     @property
     def reservation(self) -> str:
