@@ -171,6 +171,26 @@ def test_a_function_that_keeps_its_input_doubles_it(
     equal(got, should, "bytes kept")
 
 
+# Spellings of looking rows up in a table.
+LOOKUPS = {
+    "embedding": lambda table, ids: nn.functional.embedding(ids, table),
+    "embedding_bag": lambda table, ids: nn.functional.embedding_bag(ids[:, None], table),
+    "index": lambda table, ids: table[ids],
+    "index_select": lambda table, ids: table.index_select(0, ids),
+    "gather": lambda table, ids: table.gather(0, ids[:, None]),
+}
+
+
+@pytest.mark.claim("grad.needs-activations")
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_the_gradient_of_a_table_of_50257_words_needs_their_ids(device, name):
+    table = torch.ones(50_257, 1, device=device, requires_grad=True)
+    ids = torch.tensor([3, 300, 2**15, 50_256], device=device)
+    LOOKUPS[name](table, ids).sum().backward()
+    rows = table.grad.nonzero()[:, 0]
+    equal(rows, ids, "rows with a gradient")
+
+
 # Linear maps of one width; the convolutions have a kernel and an input of one place.
 MAPS = [nn.Linear, *(partial(conv, kernel_size=1) for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
 
@@ -315,20 +335,25 @@ def test_activations_grow_with_the_batch_until_they_dominate(
 
 @pytest.mark.claim("act.BDL", "act.can-dominate")
 @pytest.mark.parametrize(
-    ("backends", "attention", "growth"),
-    [(FUSED, "flash", (1.95, 2.05)), ([SDPBackend.MATH], "math", (3, 4))],
-    ids=["fused", "math"],
+    ("backends", "attention", "growth", "dtype"),
+    [
+        (FUSED, "flash", (1.95, 2.05), "fp32"),
+        ([SDPBackend.MATH], "math", (3, 4), "fp32"),
+        (FUSED, "flash", (1.95, 2.05), "bf16"),
+        (FUSED, "flash", (1.95, 2.05), "fp16"),
+    ],
+    ids=["fused", "math", "bf16", "fp16"],
 )
 def test_activations_grow_with_the_sequence(
-    workloads, metered_device, record_figure, backends, attention, growth
+    workloads, metered_device, record_figure, backends, attention, growth, dtype
 ):
-    net = workloads.build(SMALL, device=metered_device)
+    net = workloads.build(SMALL, device=metered_device, dtype=TORCH_DTYPES[dtype])
     kept = []
     for tokens in (256, 512):
         x = workloads.inputs(SMALL, 2, tokens, device=metered_device)
         with sdpa_kernel(backends):
             got = kept_by(net, x)
-        formula = activation_bytes(SMALL, 2, tokens, attention=attention)
+        formula = activation_bytes(SMALL, 2, tokens, attention=attention, dtype=dtype)
         # A fused kernel of CUDA adds dropout's random state.
         if metered_device.type == "cpu":
             equal(got, formula, "activation_bytes", tokens=tokens)

@@ -176,8 +176,8 @@ def test_a_step_goes_along_the_buffer(device, task, lr, momentum):
 
 
 @pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
-@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
-def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
+@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9), loop=fused_too)
+def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum, loop):
     _, gradients = task.arrays()
     ages = np.arange(task.steps)[::-1]
     # The first gradient enters undampened, so that the weights of the average add up to 1 from the
@@ -187,7 +187,7 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
         momentum: np.where(ages == task.steps - 1, 1, 1 - momentum) * momentum**ages,
     }
     for dampening, each in weights.items():
-        given = {"dampening": dampening} if dampening else {}
+        given = {"dampening": dampening, **loop} if dampening else loop
         _, states = task.torchs(torch.optim.SGD, device, lr=0.01, momentum=momentum, **given)
         for state, history in zip(states, gradients, strict=True):
             should = sum(weight * g for weight, g in zip(each, history, strict=True))
@@ -215,14 +215,29 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
     )
 
 
-def moved(optimizer, device, gradients, decay=0.0, start=0.0, **options):
+def moved(
+    optimizer,
+    device,
+    gradients,
+    decay=0.0,
+    start=0.0,
+    layout=torch.strided,
+    by_closure=False,
+    **options,
+):
     """The move of each step, one parameter a column; `decay` times the weights joins a gradient."""
     parameter = torch.nn.Parameter(torch.full_like(gradients[0], start, device=device))
     stepper = optimizer([parameter], **options)
     path = [parameter.detach().clone()]
     for gradient in gradients:
-        parameter.grad = gradient.to(parameter) + decay * parameter.detach()
-        stepper.step()
+
+        def compute(gradient=gradient):
+            dense = gradient.to(parameter) + decay * parameter.detach()
+            parameter.grad = dense.to_sparse() if layout == torch.sparse_coo else dense
+
+        if not by_closure:
+            compute()
+        stepper.step(compute if by_closure else None)
         path.append(parameter.detach().clone())
     return torch.stack(path).diff(dim=0).double().cpu().numpy()
 
@@ -256,7 +271,8 @@ def test_options_and_loops_do_what_they_say(device, optimizer, has_fused, dtype,
     loops_of = [{"foreach": True}, {"foreach": False}, *([{"fused": True}] if has_fused else [])]
     # Torch's loop over all tensors at once refuses such a rate.
     rate = torch.tensor(0.1, dtype=torch.float64)
-    pairs = [(plain, exact), (take(gradients, lr=rate, foreach=False), plain)]
+    others = take(gradients, lr=rate, foreach=False), take(gradients, by_closure=True)
+    pairs = [(plain, exact), *((other, plain) for other in others)]
     for loop in loops_of:
         pairs += [
             (take(gradients, **loop), plain),
@@ -270,10 +286,13 @@ def test_options_and_loops_do_what_they_say(device, optimizer, has_fused, dtype,
 
 
 @pytest.mark.claim("optim.adagrad-flat-average")
+@torch.sparse.check_sparse_tensor_invariants()
 @given(size=st.floats(0.1, 10), lr=rates)
 def test_steps_of_adagrad_shrink_where_those_of_a_flat_average_would_not(device, size, lr):
-    lengths = -moved(torch.optim.Adagrad, device, torch.full((64, 1), size), lr=lr)[:, 0]
-    close(lengths, lr / np.arange(1, 65) ** 0.5, "lengths of the steps", rel=1e-3)
+    gradients = torch.full((64, 1), size)
+    for layout in (torch.strided, torch.sparse_coo):
+        lengths = -moved(torch.optim.Adagrad, device, gradients, layout=layout, lr=lr)[:, 0]
+        close(lengths, lr / np.arange(1, 65) ** 0.5, "lengths of the steps", rel=1e-3)
 
     # An average of equal squares is the square, whatever their number.
     of_average = lr * size / sqrt(size**2)

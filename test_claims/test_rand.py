@@ -413,6 +413,10 @@ def test_deterministic_mode_refuses_the_undefined_and_fills_the_rest(device, det
 
     assert empty.isnan().all(), "torch.empty left what was in memory"
 
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match="deterministic"):
+        x.put_(index, values)
+
     torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() in ([0.0, 3.0], [0.0, 4.0]), f"put_ made {x} of two values for one place"
