@@ -45,13 +45,10 @@ NOTES = (
 )
 # These need a closure, a subclass or sparse gradients.
 NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")
-FOUND = {
-    name: each
-    for name, each in vars(torch.optim).items()
-    if isinstance(each, type) and name not in NEED_MORE
-}
 OPTIMIZERS = {
-    name: each for name, each in sorted(FOUND.items()) if issubclass(each, torch.optim.Optimizer)
+    name: each
+    for name, each in sorted(vars(torch.optim).items())
+    if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and name not in NEED_MORE
 }
 
 
