@@ -237,7 +237,7 @@ def test_clipping_scales_all_gradients_alike_to_the_norm_asked_for(device, norm_
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient.clone()
             got = nn.utils.clip_grad_norm_(
-                iter(parameters), share * norm, norm_type=norm_type, foreach=foreach
+                parameters, share * norm, norm_type=norm_type, foreach=foreach
             )
             close(got.item(), norm, "the norm before", rel=near, case=case)
             for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -80,7 +80,8 @@ def test_quantising_rounds_to_nearest_and_passes_gradients_within_the_range(devi
     """Scales are powers of two, so that halves are exact."""
     top = 2 ** (bits - 1) - 1
     for case in covering("quant.minimal-loss"):
-        x = (case.tensor(device, range(-9, 13)) * 2.0 ** (bits - 3)).detach().requires_grad_()
+        values = [each * 2.0 ** (bits - 3) for each in range(-9, 13)]
+        x = case.tensor(device, values).detach().requires_grad_()
         rows, columns = x.shape
         by_row = 2.0 ** -(np.arange(rows)[:, None] % 3)
         by_column = 2.0 ** -(np.arange(columns) % 4)
