@@ -109,7 +109,7 @@ class Predictions:
         return self._known[cublas_workspace_bytes(capability), kernels_of(capability)]
 
     def fit(self, card: Accelerator, size: int = 1) -> Fit:
-        """True if a step of this size fits on the card."""
+        """The fit of a step of this size on the card."""
         held, usable = self.of(card, size), _usable(card)
         return Fit(card.label, usable, _reserved(held), held.fits_into(usable), held.unknown)
 
