@@ -161,7 +161,7 @@ def reason(row: Row, *, test: str = "") -> str:
     """
     said = sentence(row)
     if row.name == test:
-        said = said.removeprefix(test).lstrip(": ")
+        said = said.removeprefix(test).lstrip(": ").removeprefix("is ")
     return f"{row.verdict}: {said}"
 
 
