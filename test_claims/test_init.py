@@ -218,11 +218,10 @@ DRAWS = [
 ]
 
 
-def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32):
+def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32, draw=torch.randn):
     """By how much the size of x is multiplied by `layers` linear layers of this width."""
     x = unit_features(device, seed, width).to(dtype)[None]
-    ways = zip(range(layers), cycle(DRAWS), cycle(PRODUCTS), strict=False)
-    for layer, draw, multiplied in ways:
+    for layer, multiplied in zip(range(layers), cycle(PRODUCTS), strict=False):
         generator = torch.Generator(device).manual_seed(seed + 1 + layer)
         weights = deviation * draw((width, width), device=device, generator=generator)
         x = multiplied(x, weights.to(dtype))
@@ -242,8 +241,9 @@ def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32):
     ids=str,
 )
 def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, width, layers):
-    for deviation, dtype in product((1.0, 1 / math.sqrt(width), 0.02), DTYPES):
-        got = growth(device, width + layers, width, layers, deviation, dtype)
+    ways = product((1.0, 1 / math.sqrt(width), 0.02), DTYPES, DRAWS)
+    for deviation, dtype, draw in ways:
+        got = growth(device, width + layers, width, layers, deviation, dtype, draw)
         bounds = growth_bounds(width, layers, deviation)
         between(got, *bounds, f"the growth with a deviation of {deviation:.3g}")
 

@@ -9,7 +9,7 @@ CLASSES = 3
 
 
 def of_rows(between):
-    return nn.Sequential(nn.Linear(5, 80), between(80), nn.Tanh(), nn.Linear(80, CLASSES))
+    return nn.Sequential(nn.Linear(60, 80), between(80), nn.Tanh(), nn.Linear(80, CLASSES))
 
 
 def of_tokens(between):
@@ -26,7 +26,7 @@ def of_images(between):
 
 
 # Nets, each with the shape of an example.
-NETS = {"rows": (of_rows, (5,)), "tokens": (of_tokens, (4,)), "images": (of_images, (2, 3, 3))}
+NETS = {"rows": (of_rows, (60,)), "tokens": (of_tokens, (4,)), "images": (of_images, (2, 3, 3))}
 
 
 def net_and_batch(device, batch, kind="rows", between=nn.Identity, dtype=torch.float64):
