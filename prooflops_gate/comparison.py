@@ -120,11 +120,13 @@ def traced_in(
 ) -> Pair | None:
     """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
 
-    None where there is nothing to choose from, where a process starts too slowly, or fails.
+    None where there is nothing to choose from, where the number of pairs is bounded, where a
+    process starts too slowly, or fails.
     """
     left_s = TRACING_SHARE * (question.ends - time.monotonic())
     tests = short_enough(first.after.values(), left_s)
-    if not question.asked or len(tests) < 2 or pace.overhead_s > left_s:
+    is_wanted = question.asked and not question.settings.replicates
+    if not is_wanted or len(tests) < 2 or pace.overhead_s > left_s:
         return None
     question.say("counting the bytecodes of each function")
     until = time.monotonic() + pace.overhead_s + left_s

@@ -146,6 +146,13 @@ def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
     assert "--gate-replicates ended it" in rows["a"].note
 
 
+def test_each_benchmark_has_all_of_a_bounded_number_of_pairs():
+    rule = TimeRule(plan_for(2, most=6), most=6)
+    run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "b"))), "ab", rule=rule)
+    run.run()
+    assert [len(run.times.sides[name][1]) for name in "ab"] == [6, 6]
+
+
 def test_a_benchmark_too_long_for_the_others_is_left_out():
     # Three of five calls take 36 s.
     costs = {"a": Cost(1.0), "long": Cost(60.0, round_s=12.0)}
