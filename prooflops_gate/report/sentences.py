@@ -64,20 +64,24 @@ def change_within(effect: Effect) -> str:
     >>> change_within(paired([1.0] * 3, [0.9, 1.0, 1.2], level=0.01))
     '1.9 % slower (10 % faster to 20 % slower, 88 % sure)'
     """
-    if effect.bounds(SHOWN_LEVEL)[-1] >= 0.5:
-        return f"{change(effect.ratio)} (one pair)"
-    bounds = bounds_of(effect).replace(" times as slow", "").replace(" times as fast", "")
-    return f"{change(effect.ratio)} ({bounds})"
+    return f"{change(effect.ratio)} ({bounds_of(effect, with_direction=False)})"
 
 
-def bounds_of(effect: Effect) -> str:
+def bounds_of(effect: Effect, *, with_direction: bool) -> str:
     """The bounds of an estimate in words, the one nearer to no change first.
 
+    A direction that both have is said `with_direction` alone.
+
     >>> from prooflops_gate.statistics.effects import paired
-    >>> bounds_of(paired([1.0] * 9, [2.9, *[3.1] * 7, 3.3], level=0.01))
-    '3.0 to 3.2 times as slow'
+    >>> slower = [paired([1.0] * 9, [size] * 9, level=0.01) for size in (1.26, 3.1)]
+    >>> [bounds_of(effect, with_direction=True) for effect in slower]
+    ['26 to 26 % slower', '3.1 to 3.1 times as slow']
+    >>> [bounds_of(effect, with_direction=False) for effect in slower]
+    ['26 to 26 %', '3.1 to 3.1']
     """
     low, high, level = effect.bounds(SHOWN_LEVEL)
+    if level >= 0.5:
+        return "one pair"
     both = (low, high) if effect.ratio > 1 else (high, low)
     as_times = max(effect.ratio, 1 / effect.ratio) > TIMES_AS
     first, last = (change(each, as_times=as_times) for each in both)
@@ -85,7 +89,8 @@ def bounds_of(effect: Effect) -> str:
     # Said once: 22 to 35 %.
     if unit == last.partition(" ")[2]:
         first = number
-        last = last if as_times else last.removesuffix(" slower").removesuffix(" faster")
+        if not with_direction:
+            last = last.removesuffix(" slower").removesuffix(" faster").partition(" times")[0]
     sure = f", {100 * (1 - level):.0f} % sure" if level > SHOWN_LEVEL else ""
     return f"{first} to {last}{sure}"
 
@@ -137,12 +142,12 @@ def _of_time(row: Row) -> str:
     """The results of time and instructions for a benchmark; the deciding one comes first."""
     assert row.effect
     before_after = " -> ".join(figures(row))
-    time = f"{change_within(row.effect)}, {before_after}"
     counted, grew = row.instructions, row.effect.ratio > 1
     if row.by == INSTRUCTIONS:
         takes = amount(counted, INSTRUCTIONS) if counted else "about as many instructions"
-        return f"takes {takes}; its time is uncertain: {bounds_of(row.effect)}, {before_after}"
-    said = ""
+        bounds = bounds_of(row.effect, with_direction=True)
+        return f"takes {takes}; its time is uncertain: {bounds}, {before_after}"
+    time, said = f"{change_within(row.effect)}, {before_after}", ""
     if counted == 1:
         said = ", with the same instructions"
     elif counted:
