@@ -86,9 +86,10 @@ class Instructions:
     def go_on(
         self, names: Collection[str], slower: Collection[str], began: float, ends: float
     ) -> None:
-        """Counts these, too, until `ends`; those `slower` by time up to the first look.
+        """Counts these, too, until `ends`.
 
-        It says whether they take as many.
+        Those `slower` by time are counted up to the first look, which says whether they take as
+        many instructions.
         """
         new = [name for name in self.costs_s if name in names and name not in self.asked]
         new.sort(key=lambda name: self.costs_s[name])

@@ -17,6 +17,7 @@ from prooflops_gate.statistics import effects
 from prooflops_gate.statistics.decision_rule import (
     CONFIRMING_PAIRS,
     FEWEST_FRESH,
+    FEWEST_PLAIN,
     LOOKS,
     MIN_EFFECT,
     Decision,
@@ -29,7 +30,6 @@ from prooflops_gate.statistics.decision_rule import (
 )
 from prooflops_gate.statistics.effects import Effect
 
-# Beyond this number of pairs a benchmark is too noisy for the question.
 # A run warns of undecided benchmarks that could hide a change of this size.
 OPEN = 0.10
 
@@ -93,11 +93,11 @@ class TimeRule:
         return decision
 
     def is_plain(self, row: Row) -> bool:
-        """True if all pairs of this row's time show a slowdown far above the smallest."""
-        # Where the number of pairs is bounded, each benchmark has its part in all of them.
-        if self.most or row.effect is None:
+        """True if FEWEST_PLAIN pairs or more all show a slowdown far above the smallest."""
+        # If --gate-replicates bounds the pairs, every pair measures every open benchmark.
+        if self.most or row.effect is None or row.effect.pairs < FEWEST_PLAIN:
             return False
-        return is_plain(row.effect, self.smallest(row.name))
+        return is_plain(row.effect, "SLOWER", self.smallest(row.name))
 
     def has_failed(self, rows: Iterable[Row]) -> bool:
         """True if enough are slower to end the run; small ones may not be, by instructions."""

@@ -166,15 +166,15 @@ def is_small(effect: Effect | None) -> bool:
     return effect is not None and effect.ratio < 1 + SMALL_SLOWDOWN
 
 
-def is_plain(effect: Effect, min_effect: float) -> bool:
-    """True if three pairs or more all show a slowdown above LARGE times the smallest that counts.
+def is_plain(effect: Effect, direction: str, min_effect: float) -> bool:
+    """True if every pair shows a change this way above LARGE times the smallest that counts.
 
-    >>> pairs = [2.0, 2.1], [2.0, 2.1, 1.9], [2.0, 2.1, 1.9, 1.2]
-    >>> [is_plain(paired([1.0] * len(each), each, level=0.01), 0.03) for each in pairs]
-    [False, True, False]
+    >>> pairs = [2.0, 2.1], [0.5, 0.6], [2.0, 2.1, 0.5]
+    >>> [is_plain(paired([1.0] * len(each), each, level=0.01), "SLOWER", 0.03) for each in pairs]
+    [True, False, False]
     """
-    low, _ = effect.interval(0.5**effect.pairs)
-    return effect.pairs >= FEWEST_PLAIN and low > 1 + LARGE * min_effect
+    low, high = effect.interval(0.5**effect.pairs)
+    return beyond(low if direction == "SLOWER" else high, LARGE * min_effect) == direction
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
@@ -213,9 +213,7 @@ def suspicion(effect: Effect, plan: Plan, look: int, min_effect: float) -> Suspi
     if not direction:
         return None
     if look == 0 and effect.in_every_pair and plan.plain_pairs:
-        low, high = effect.interval(0.5**effect.pairs)
-        smallest = low if direction == "SLOWER" else high
-        if beyond(smallest, LARGE * min_effect):
+        if is_plain(effect, direction, min_effect):
             return Suspicion(direction, LARGE * min_effect, FEWEST_FRESH, 0.5**FEWEST_FRESH)
         return Suspicion(direction, min_effect, plan.plain_pairs, 0.5**plan.plain_pairs)
     p = effect.p_slower if direction == "SLOWER" else effect.p_faster
