@@ -9,15 +9,14 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from prooflops_gate import where
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
-from prooflops_gate.history.records import Timed
+from prooflops_gate.focus import focus_of, traced_in
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import Count, by_count, resolved
 from prooflops_gate.instruments.exact import exact_rows
@@ -31,19 +30,14 @@ from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import FILES, INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.decision_rule import LOOKS, is_small
-from prooflops_gate.task import Counting, OutOfTime, Pair, ReplicateFailed, Task
+from prooflops_gate.task import Pair, Task
 from prooflops_gate.unpatched import time
 from prooflops_gate.unread import Unread
+from prooflops_gate.where import explained
 
 # Looks at times before the first count: beside other work further ones decide little, and of few
 # benchmarks counts take less time than a look.
 FEW_BUSY_LOOKS, BUSY_LOOKS, QUIET_LOOKS = 0, 1, 2
-# At most this many benchmarks are decided before the others.
-MOST_FIRST = 5
-# The share of the time that tracing may take, and the calls that a traced benchmark costs.
-TRACING_SHARE, TRACED = 0.05, 50
-# A pair that traces may take this many times its expected duration.
-LONGEST_TRACING = 4
 STOPPED = "the run was stopped before it was decided"
 FAILED = "-x (--maxfail) ended the run before all was decided"
 
@@ -113,60 +107,6 @@ def compare(question: Question) -> Comparison:
         )
     times, counted = timed_and_counted(question, first, pace, memory, sample, focus)
     return summed_up(question, pairs, first, pace, times, memory, counted, traced)
-
-
-def traced_in(
-    question: Question, first: FirstPair, pace: PacePlan, sample: Callable[[Task], Pair]
-) -> Pair | None:
-    """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
-
-    None where there is nothing to choose from, where the number of pairs is bounded, where a
-    process starts too slowly, or fails.
-    """
-    left_s = TRACING_SHARE * (question.ends - time.monotonic())
-    tests = short_enough(first.after.values(), left_s)
-    is_wanted = question.asked and not question.settings.replicates
-    if not is_wanted or len(tests) < 2 or pace.overhead_s > left_s:
-        return None
-    question.say("counting the bytecodes of each function")
-    until = time.monotonic() + pace.overhead_s + left_s
-    counting = Counting(until, by_function=True, valgrind=False)
-    with suppress(ReplicateFailed, OutOfTime):
-        # Under a tracer, a test may hang.
-        limit_s = LONGEST_TRACING * (pace.overhead_s + left_s)
-        return sample(Task(tests=tests, counting=counting, ends=question.ends, limit_s=limit_s))
-    return None
-
-
-def short_enough(timed: Iterable[Timed], left_s: float) -> tuple[str, ...]:
-    """The tests that are traced within this time, the shortest first."""
-    tests = {}
-    for each in sorted(timed, key=lambda each: each.time_s):
-        left_s -= TRACED * each.time_s
-        if left_s > 0:
-            tests[each.test] = True
-    return tuple(tests)
-
-
-def focus_of(traced: Pair | None, first: FirstPair, pace: PacePlan) -> frozenset[str]:
-    """The benchmarks to decide before the others: their bytecodes changed most, by share.
-
-    At most MOST_FIRST, whose pairs take half as long as those of all. It is a hint of what to
-    measure first, and decides nothing.
-    """
-    if not traced:
-        return frozenset()
-    before, after = (side.steps for side in traced)
-    changes = {
-        name: where.changed_share(before[timed.test], after[timed.test])
-        for name, timed in first.after.items()
-        if name in pace.kept and timed.test in before and timed.test in after
-    }
-    ranked = sorted(filter(changes.get, changes), key=lambda name: -changes[name])[:MOST_FIRST]
-    half_s = pace.process_s(pace.kept, pace.each_s) / 2
-    while ranked and pace.process_s(ranked, pace.each_s) > half_s:
-        ranked.pop()
-    return frozenset(ranked)
 
 
 def first_of(question: Question, pairs: Pairs) -> tuple[Pair, str]:
@@ -309,7 +249,7 @@ def summed_up(
         rows = noting_open(rows, FAILED)
     if question.asked:
         has_valgrind = bool(counted.found)
-        rows = where.explained(
+        rows = explained(
             rows, traced, pairs.sample, question.ends, question.say, has_valgrind=has_valgrind
         )
     ended = FAILED if times.has_failed else ""

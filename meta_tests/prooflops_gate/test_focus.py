@@ -1,10 +1,10 @@
-"""What a comparison measures first, by the bytecodes of a pair that is made up."""
+"""The benchmarks that a comparison decides first, by the bytecodes of a pair that is made up."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from prooflops_gate.comparison import focus_of, short_enough
+from prooflops_gate.focus import focus_of, short_enough
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments.pace import Cost, PacePlan
 
