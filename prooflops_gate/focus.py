@@ -5,7 +5,7 @@ A hint of what to measure, which decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from prooflops_gate.first_pair import FirstPair
@@ -29,13 +29,14 @@ def traced_in(
 ) -> Pair | None:
     """A pair that counts the bytecodes of the functions of each benchmark that is short enough.
 
-    None where there is nothing to choose from, where the number of pairs is bounded, where a
-    process starts too slowly, or fails.
+    None where no benchmark alone would pay, where the number of pairs is bounded, where a process
+    starts too slowly, or fails.
     """
     left_s = TRACING_SHARE * (question.ends - time.monotonic())
     tests = short_enough(first.after.values(), left_s)
     is_wanted = question.asked and not question.settings.replicates
-    if not is_wanted or len(tests) < 2 or pace.overhead_s > left_s:
+    can_pay = any(pays([name], pace) for name in pace.kept)
+    if not (is_wanted and tests and can_pay) or pace.overhead_s > left_s:
         return None
     question.say("counting the bytecodes of each function")
     until = time.monotonic() + pace.overhead_s + left_s
@@ -60,8 +61,7 @@ def short_enough(timed: Iterable[Timed], left_s: float) -> tuple[str, ...]:
 def focus_of(traced: Pair | None, first: FirstPair, pace: PacePlan) -> frozenset[str]:
     """The benchmarks to decide before the others: their bytecodes changed most, by share.
 
-    At most MOST_FIRST, whose pairs take half as long as those of all. It is a hint of what to
-    measure first, and decides nothing.
+    At most MOST_FIRST, whose pairs pay. It is a hint of what to measure first, and decides nothing.
     """
     if not traced:
         return frozenset()
@@ -72,7 +72,11 @@ def focus_of(traced: Pair | None, first: FirstPair, pace: PacePlan) -> frozenset
         if name in pace.kept and timed.test in before and timed.test in after
     }
     ranked = sorted(filter(changes.get, changes), key=lambda name: -changes[name])[:MOST_FIRST]
-    half_s = pace.process_s(pace.kept, pace.each_s) / 2
-    while ranked and pace.process_s(ranked, pace.each_s) > half_s:
+    while ranked and not pays(ranked, pace):
         ranked.pop()
     return frozenset(ranked)
+
+
+def pays(names: Sequence[str], pace: PacePlan) -> bool:
+    """True if a pair of these benchmarks takes at most half as long as one of all."""
+    return pace.process_s(names, pace.each_s) <= pace.process_s(pace.kept, pace.each_s) / 2
