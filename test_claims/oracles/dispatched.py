@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._triton import has_triton
 from torch.utils.flop_counter import FlopCounterMode
+
+from prooflops.trace import tensors_in
 
 
 @contextmanager
@@ -85,15 +86,6 @@ PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.o
 COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
 
 
-def tensors_in(values):
-    """The tensors among these values, and in lists and tuples of them."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from tensors_in(value)
-
-
 class Recorded(TorchDispatchMode):
     """Records each dispatched operation, with the tensors that it reads and makes."""
 
@@ -104,8 +96,8 @@ class Recorded(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = operation(*args, **kwargs)
-        read = [*tensors_in(args), *tensors_in(kwargs.values())]
-        self.calls.append((operation.overloadpacket, read, [*tensors_in([result])]))
+        read = tensors_in((args, kwargs))
+        self.calls.append((operation.overloadpacket, read, tensors_in(result)))
         return result
 
     @property
