@@ -15,12 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
-from prooflops.memory.cuda.choices import kernels_of
+from prooflops.memory.cuda.choices import AttentionKernels, kernels_of
 from prooflops.memory.prediction import PredictedMemory
 from prooflops.memory.replay import Growth
 from prooflops.memory.search import LARGEST_TRIED, largest_size
@@ -28,6 +27,8 @@ from prooflops.memory.search import LARGEST_TRIED, largest_size
 Capability = tuple[int, int]
 # Predicts the step of a size, such as a batch, for cards of a compute capability.
 Predict = Callable[[int, Capability], PredictedMemory]
+# Cards of one size of cuBLAS's workspace and one choice of kernels share predictions.
+Kind = tuple[int, AttentionKernels]
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Predictions:
 
     def __init__(self, predict: Predict) -> None:
         self._predict = predict
-        self._known: defaultdict[Any, dict[int, PredictedMemory]] = defaultdict(dict)
+        self._known: defaultdict[Kind, dict[int, PredictedMemory]] = defaultdict(dict)
 
     def grown(self, predict: Predict, first: int) -> Predictions:
         """Those of a size that may grow; the step as it is, known as 1 here, has the first one."""

@@ -97,7 +97,7 @@ class ModelReport:
 
         Equal siblings that follow each other share a line.
         """
-        return "\n".join(lines_of(tree_of(self.examination.breakdown.modules), depth))
+        return "\n".join(lines_of(tree_of(self.examination.breakdown), depth))
 
     def __str__(self) -> str:
         answers = [part for line in summary_of(self.examination) for part in wrapped(line, WIDTH)]

@@ -117,7 +117,7 @@ def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:
     """The tree as it is printed, with times where they were measured."""
     times = ["time forward", "backward"] if is_measured else []
     rows = [["module", *MODULE_HEAD, *times, "output", "dtype"]]
-    for level, branch in shown_branches(tree_of(breakdown.modules)):
+    for level, branch in shown_branches(tree_of(breakdown)):
         *figures, output, dtype = figures_of(branch.row)
         if is_measured:
             figures += map(seconds_text, (branch.row.forward_s, branch.row.backward_s))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from accounting.units import with_unit
-from prooflops.model.breakdown import ModuleRow
+from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.modules import OUTSIDE
 from prooflops_gate.console.tables import aligned, engineering
 
@@ -57,14 +57,13 @@ class Branch:
         return (*own, row.forward_flops, row.backward_flops, row.used_in, row.kept_bytes, parts)
 
 
-def tree_of(rows: Sequence[ModuleRow]) -> Branch:
+def tree_of(breakdown: Breakdown) -> Branch:
     """The tree of a breakdown's modules; containers without parts are left out."""
     children: dict[str, list[ModuleRow]] = {}
-    for row in rows:
+    for row in breakdown.modules:
         if row.name not in ("", OUTSIDE):
             children.setdefault(row.name.rpartition(".")[0], []).append(row)
-    whole = next(row for row in rows if not row.name)
-    return _branch(whole, children)
+    return _branch(breakdown.whole, children)
 
 
 def _branch(row: ModuleRow, children: dict[str, list[ModuleRow]]) -> Branch:

@@ -111,7 +111,7 @@ def test_equal_siblings_share_a_line_and_empty_containers_have_none():
     net.spare = nn.ModuleDict({"unused": nn.ModuleList()})
     net.forward = net[0].forward
     report = prooflops.model_report(net, torch.randn(3, 100, requires_grad=True))
-    [stack] = tree_of(report.examination.breakdown.modules).parts
+    [stack] = tree_of(report.examination.breakdown).parts
     assert [(each.title, len(each.parts)) for each in stack.parts] == [
         ("0-3 × 4 Sequential", 2),
         ("4 Sequential", 2),
