@@ -170,7 +170,7 @@ def test_clipping_errs_by_the_rounding_of_norms_and_scaling(device):
     assert_within_rounding(results)
 
 
-# From 2^-20 on, which is subnormal in fp16, to what fp8 can hold.
+# The least is 2^-20, a subnormal number of fp16; fp8 holds the largest.
 MAGNITUDES = (
     (normal(14, 7, seed=1).double() / 3 * 2.0 ** torch.arange(-20, 8, 2)[:, None])
     .flatten()

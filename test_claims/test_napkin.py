@@ -148,7 +148,7 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     parameters = parameter_count(net)
     mfu = 0.5
     _, each = dispatched_per_token(workloads, net)
-    # Of seconds, of days and of weeks.
+    # The runs last seconds, days and weeks.
     for steps in (10**6, 10**10, 10**11):
         of_steps = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu)
         of_run = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu / ratio.value)

@@ -177,7 +177,7 @@ def reasons_of(seen: Mapping[str, Any]) -> list[str]:
 
 
 def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether a GPU's clock fell or is unknown, and the clock beside the highest in words."""
+    """True if a GPU's clock fell or is unknown, and in words the clock beside the highest."""
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     highest = before.get("highest_clock_mhz")
     clocks = [moment.get("clock_mhz") for moment in ((during,) if during else (before, after))]

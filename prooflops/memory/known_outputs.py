@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     shared_with: int | None
 
 
-# By operator, settings and layouts of the operands; kept for all predictions of the process.
+# All predictions of the process share these; an operator, settings and operands' layouts are a key.
 _RECIPES: dict[tuple[Any, ...], Any] = {}
 
 
