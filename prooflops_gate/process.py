@@ -153,7 +153,7 @@ class Processes:
                 return started[number].process.poll() is None
 
             turns.alternate(channels, is_alive, time.monotonic() + limit_s)
-            return [self._ended(each, limit_s, task.ends) for each in started]
+            return [self._ended(each, limit_s, task) for each in started]
 
     def _start(
         self, side: Side, targets: Sequence[str], task: Task, turn: socket.socket | None
@@ -170,7 +170,7 @@ class Processes:
         own = {
             "targets": list(targets),
             "fastest_s": self._fastest_s.get(side.label),
-            "patience_s": self._patience_s,
+            "patience_s": self._patience_s if task.patient else 0.0,
             "turn": turn.fileno() if turn else None,
             "dumps": dumps,
             # Python's variables are neither settings of the machine, nor for what the tests start.
@@ -239,7 +239,7 @@ class Processes:
         kept = {key: value for key, value in os.environ.items() if key not in DROPPED}
         return kept | {"PYTHONPATH": paths}
 
-    def _ended(self, started: _Started, limit_s: float, ends: float) -> Replicate:
+    def _ended(self, started: _Started, limit_s: float, task: Task) -> Replicate:
         """Waits for a process, and reads its record."""
         side, left_s = started.side, started.began + limit_s - time.monotonic()
         try:
@@ -252,7 +252,7 @@ class Processes:
             record = json.loads(started.record.read_text(encoding="utf-8"))
         found = record.pop("replicate", None)
         if found is None or code not in WITH_RECORD:
-            if code is None and time.monotonic() >= ends:
+            if code is None and time.monotonic() >= task.ends:
                 raise OutOfTime(f"{side.label} did not end within the budget (--gate-budget)")
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         left = {key: found[key] for key in KEPT}
@@ -265,9 +265,10 @@ class Processes:
         wall_s -= found["idle_s"]
         # Without a moment at full speed, waiting was useless: the core may have slowed down for
         # good.
-        self._patience_s /= 2
-        if found["was_fast"]:
-            self._patience_s = PATIENCE * (wall_s - found["waited_s"])
+        if task.patient:
+            self._patience_s /= 2
+            if found["was_fast"]:
+                self._patience_s = PATIENCE * (wall_s - found["waited_s"])
         return Replicate(side, record, wall_s=wall_s, **left)
 
     def _end(self, started: _Started) -> None:

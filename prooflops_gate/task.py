@@ -72,8 +72,9 @@ class Task:
     `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined`
     tests what an earlier one has checked. `memory` names the tests whose memory is measured, which
     costs up to 50 times a call; None: all. A benchmark whose calls take more than `longest_s`
-    together is skipped. No process outlives `ends`, on the monotonic clock, nor takes longer than
-    `limit_s`. None begins where less than `needs_s` are left until then.
+    together is skipped. Only a `patient` process waits for a core at full speed. No process
+    outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`. None begins where less
+    than `needs_s` are left until then.
     """
 
     tests: tuple[str, ...] | None = None
@@ -83,6 +84,7 @@ class Task:
     memory: tuple[str, ...] | None = ()
     counting: Counting | None = None
     longest_s: float = math.inf
+    patient: bool = True
     layout: Layout = Layout()
     ends: float = math.inf
     needs_s: float = 0.0

@@ -66,8 +66,8 @@ class Times:
         # The benchmarks that got slower, by the latest pair, and those of them that it confirms.
         self.slower: list[str] = []
         self._news: list[str] = []
-        # The open benchmarks that wait for those of the next pair.
-        self._waiting = 0
+        # True if the next pair measures plain slowdowns alone, and how many others wait for them.
+        self._are_plain, self._waiting = False, 0
         # True if a pair has shown how long the next ones take.
         self._is_timed = False
         # The duration of a pair for which none waited.
@@ -93,7 +93,8 @@ class Times:
         self.slower = slower
         self.has_failed = self.rule.has_failed(rows)
         # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
-        self.open = {name: due[name] for name in due if name in plain} or due
+        plain_due = {name: due[name] for name in due if name in plain}
+        self.open, self._are_plain = plain_due or due, bool(plain_due)
         self._waiting = len(due) - len(self.open)
         if not self._waiting:
             self.took_s = self._of_all_s
@@ -103,8 +104,15 @@ class Times:
             return None
         tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
         paces = self._paces(rows) if self.plan else FIRST
-        needs_s = self.took_s
-        return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
+        return replace(
+            self.template,
+            tests=tests,
+            paces=paces,
+            # A change this large shows at any speed of the core.
+            patient=not self._are_plain,
+            ends=self.ends,
+            needs_s=self.took_s,
+        )
 
     def wait_at(self, until: float, looks: int, only: Container[str]) -> None:
         """Measures these alone, begins no pair that would end after `until`, nor after the looks.
@@ -192,8 +200,11 @@ class Times:
 
         LEAST_REPEATS, or, once any pair was quiet, a fourth as often as it has kept pairs: a
         repeat costs as much as the pair that it replaces. Never if the repeat leaves too little
-        time for the pairs of the next look, or if --gate-replicates bounds their number.
+        time for the pairs of the next look, if --gate-replicates bounds their number, or where the
+        slowdown is plain.
         """
+        if self._are_plain:
+            return False
         kept = self._kept(name)
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if self.rule.most or to_go * self.took_s > self._left_s:

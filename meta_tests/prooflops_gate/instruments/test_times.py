@@ -117,6 +117,13 @@ def test_a_plain_slowdown_is_confirmed_alone_before_the_others(monkeypatch):
     assert {name: len(run.times.sides[name][1]) for name in run.names} == {"same": 8, "twice": 13}
 
 
+def test_a_plain_slowdown_neither_waits_for_full_speed_nor_repeats_a_busy_pair():
+    """Two of the first three pairs are repeated, the ten that confirm it are not."""
+    run = Run(lambda name, number: (timed(1.0, 1.5), timed(2.0, 1.5)))
+    assert run.run()["a"].verdict == "SLOWER"
+    assert [task.patient for task in run.asked] == [True] * 4 + [False] * 10
+
+
 def test_a_run_that_is_to_end_at_its_first_failure_measures_no_further_pair():
     """A slowdown below 10 % ends nothing: the layout of memory may explain it."""
     ratios = {"same": 1.0, "slightly": 1.08, "twice": 2.0}
