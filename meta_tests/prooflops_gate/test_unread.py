@@ -63,6 +63,22 @@ def test_a_file_of_one_side_is_found_by_listing_its_folder(sides):
             assert not unread.explains(pair_of(here, other))
 
 
+def test_comments_and_layout_are_no_program(sides):
+    here, other = sides
+    (here.root / "work.py").write_text("# Why.\nx = (\n    1\n)\n")
+    with closing(Unread(here, other)) as unread:
+        subprocess.run(["cat", here.root / "work.py"], check=True)
+        assert unread.is_likely
+        assert unread.explains(pair_of(here, other)) == (
+            "comments or layout alone differ (1 Python file)"
+        )
+    for other_program in ('"""A docstring may be read."""\nx = 1\n', "x = 1.0\n", "x = (\n"):
+        (here.root / "work.py").write_text(other_program)
+        with closing(Unread(here, other)) as unread:
+            assert not unread.is_likely
+            assert not unread.explains(pair_of(here, other))
+
+
 @pytest.mark.parametrize(("changed", "fresh"), [("work.py", True), (DOCUMENT, False)])
 def test_an_imported_file_that_differs_and_another_checkout_need_measuring(sides, changed, fresh):
     here, other = sides
