@@ -26,7 +26,8 @@ FORMULAS = [
 INSTRUMENTS = ["prooflops", "prooflops.counted", "prooflops.memory", "prooflops.families"]
 # An option or a setting in the output of `pytest --help`, and its text.
 ENTRY = r"^  (\S.*?)(?:  +|: |\n +)(.*(?:\n {10,}.*)*)"
-MODULES = [*INSTRUMENTS, *FORMULAS, "prooflops_gate.hookspecs"]
+FIXTURES = ["prooflops.suite.fixtures", "bench.conftest"]
+MODULES = [*INSTRUMENTS, *FORMULAS, *FIXTURES, "prooflops_gate.hookspecs"]
 
 
 def on_config(config):

@@ -14,7 +14,6 @@ from itertools import takewhile
 import pytest
 import yaml
 
-from accounting import roofline
 from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
 from prooflops.__main__ import command_line
@@ -164,7 +163,7 @@ def test_what_was_run_is_one_table_of_the_records(pytestconfig):
 
 def test_the_indexes_list_every_document():
     listed = {"docs/README.md"}
-    for folder in ("docs", "docs/claims", "docs/tutorials"):
+    for folder in ("docs", "docs/claims"):
         links = re.findall(r"\]\(([\w/.-]+\.(?:md|yml))\)", PAGES[f"{folder}/README.md"])
         listed |= {posixpath.normpath(f"{folder}/{link}") for link in links}
     assert {page for page in PAGES if page.startswith("docs/")} <= listed
@@ -186,16 +185,15 @@ def test_the_pages_of_the_claims_are_those_of_the_registry_and_its_tests(tmp_pat
     [
         ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
-        ("work of", {name for name in vars(roofline) if name.endswith("_work")}),
         ("marker", {"claim", "needs", "gate"}),
     ],
 )
 def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, names):
-    text = PAGES["docs/reference/registry.md"] + PAGES["docs/reference/fixtures.md"]
+    text = PAGES["docs/reference/registry.md"]
     _, _, below = text.partition(f"| {heading} | |\n")
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines())
     rows = {match[1] for line in lines if (match := re.match(r"\| `(\w+)` \| \S", line))}
-    assert names <= rows, f"docs/reference, {heading}, lacks {sorted(names - rows)}"
+    assert names <= rows, f"docs/reference/registry.md, {heading}, lacks {sorted(names - rows)}"
 
 
 def test_the_verdicts_that_the_readme_shows_are_those_of_the_registry():
@@ -205,6 +203,13 @@ def test_the_verdicts_that_the_readme_shows_are_those_of_the_registry():
     for claim, statement, verdict in shown:
         assert statement == claims[claim].statement
         assert verdict in (claims[claim].verdict_as_written, "not checked: needs a CUDA device")
+
+
+def test_the_readme_shows_what_its_call_prints(capsys):
+    pytest.importorskip("torch")
+    call, shown = re.search(r"(?s)```python\n(.*?)```.*?```\n(.*?)```", PAGES["README.md"]).groups()
+    exec(call, {})
+    assert capsys.readouterr().out == shown
 
 
 def test_the_job_of_kubernetes_parses():
