@@ -257,16 +257,10 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str], name: str) -> Timed:
     )
 
 
-def summaries(
-    folder: Path, exact: Sequence[str], only: str = "", newest: int | None = None
-) -> list[Summary | UnreadableRecord]:
-    """Summaries of the records under `folder`, oldest first; an unreadable file comes as its error.
-
-    `only`: the id of one fingerprint. `newest`: read this many at most; a large record takes 15 ms.
-    """
-    files = [path for path in record_files(folder) if only in ("", path.parent.name)]
+def summaries(folder: Path, exact: Sequence[str]) -> list[Summary | UnreadableRecord]:
+    """Summaries of the records under `folder`, oldest first; an unreadable one as its error."""
     found: list[Summary | UnreadableRecord] = []
-    for path in files if newest is None else files[-newest:]:
+    for path in record_files(folder):
         try:
             found.append(read_summary(path, exact))
         except UnreadableRecord as error:

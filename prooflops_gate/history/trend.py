@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prooflops_gate.history.records import Summary
@@ -86,14 +86,3 @@ def too_few(records: int) -> str:
     ('too few records: 3 of 8', '')
     """
     return f"too few records: {records} of {2 * FEWEST}" if records < 2 * FEWEST else ""
-
-
-def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
-    """The trends that have enough records for a change to show, changed ones first.
-
-    They are those of the benchmarks of these names.
-    """
-    found = [
-        each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST
-    ]
-    return sorted(found, key=lambda trend: not trend.changes)

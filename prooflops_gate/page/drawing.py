@@ -320,20 +320,3 @@ def bar_svg(bar: Bar) -> str:
 
 def _along(share: float) -> float:
     return BAR_WIDTH * min(max(share, 0.0), 1.0)
-
-
-def sparkline_svg(values: Sequence[float]) -> str:
-    """A figure over the records of one machine, the newest on the right."""
-    low, high = min(values), max(values)
-    # Noise of 1 % must not fill the height.
-    span = max(high - low, 0.04 * high) or 1.0
-    middle = (high + low) / 2
-    step = 96 / max(len(values) - 1, 1)
-    spots = [
-        f"{2 + step * place:.1f},{12 - 18 * (value - middle) / span:.1f}"
-        for place, value in enumerate(values)
-    ]
-    return (
-        '<svg class="spark" viewBox="0 0 100 24" aria-hidden="true">'
-        f'<polyline class="line s0" points="{" ".join(spots)}"/></svg>'
-    )

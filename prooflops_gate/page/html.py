@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from prooflops_gate.page.drawing import bar_svg, sparkline_svg, svg
+from prooflops_gate.page.drawing import bar_svg, svg
 from prooflops_gate.page.escape import escaped, inline, word_link
 from prooflops_gate.page.section import Bar, Headline, Mark, Page, Section, is_numeric
 
@@ -228,12 +228,11 @@ def _bars(bars: Sequence[Bar], anchors: Collection[str]) -> Iterator[str]:
     for bar in bars:
         tone = f' class="{bar.mark.tone}"' if bar.mark else ""
         mark = _mark(bar.mark) if bar.mark else ""
-        history = sparkline_svg(bar.history) if len(bar.history) > 1 else ""
         drawn = "" if bar.length is None else bar_svg(bar)
         yield (
             f'<li{tone}><span class="name">{escaped(bar.name)}</span>'
             f'<span class="drawn">{drawn}</span>'
-            f'<span class="figure"><strong>{escaped(bar.value)}</strong>{history}</span>'
+            f'<span class="figure"><strong>{escaped(bar.value)}</strong></span>'
             f'<span class="share">{_unbroken(escaped(bar.share))}</span>{mark}'
             f'<span class="note">{_unbroken(inline(bar.note, anchors))}</span></li>'
         )

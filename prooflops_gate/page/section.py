@@ -35,7 +35,6 @@ class Bar:
     share: str = ""
     note: str = ""
     mark: Mark | None = None
-    history: Sequence[float] = ()
 
 
 @dataclass(frozen=True)

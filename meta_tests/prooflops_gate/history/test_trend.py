@@ -15,9 +15,9 @@ from prooflops_gate.history.records import Summary, Timed
 NAME = "bench/test_a.py::test_a"
 
 
-def summary(index, time_s, *, device="cpu-1", method=3, name=NAME):
+def summary(index, time_s, *, device="cpu-1", method=3):
     moment = f"2026-11-{1 + index // 24:02d}T{index % 24:02d}:00:00"
-    timed = {name: Timed(time_s, {}, method)}
+    timed = {NAME: Timed(time_s, {}, method)}
     return Summary(
         Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed, {}
     )
@@ -39,20 +39,7 @@ def test_a_step_needs_another_commit(commits, changes):
     assert len(shown.changes) == changes
 
 
-def test_changed_trends_come_first_and_the_newest_300_records_count():
-    series = {
-        "steady": [1.0] * 8,
-        "few": [1.0] * 7,
-        "steps": times((1.0, 12), (1.3, 12)),
-        "other": [1.0] * 9,
-    }
-    found = [
-        summary(i, time_s, name=name)
-        for name, every in series.items()
-        for i, time_s in enumerate(every)
-    ]
-    enough = trend.long_enough(found, {"steady", "few", "steps"})
-    assert [each.name for each in enough] == ["steps", "steady"]
+def test_the_newest_300_records_count():
     assert len(trend.trends([summary(index % 600, 1.0) for index in range(301)])[0].records) == 300
 
 

@@ -13,7 +13,7 @@ from prooflops.suite.page.writing import FINISHED, FinishedRun, publish
 from prooflops.suite.registry import Registry
 from prooflops.suite.verdicts import LOST
 from prooflops_gate.history import run_record
-from prooflops_gate.options import history_folder, settings
+from prooflops_gate.options import history_folder
 from prooflops_gate.run_state import PARTIAL, is_replicate
 
 
@@ -57,12 +57,9 @@ def finish(
     report = results.report_of(content, found, registry)
     if not found and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, partial)
-    records = history_folder(config)
     # The record of a run in slices is written at the end of the last one.
     is_open = isinstance(rows, EvidenceFile) and bool(partial)
-    record = None if is_open else run_record.save(config, content, records)
+    record = None if is_open else run_record.save(config, content, history_folder(config))
     if not partial and not rows.rows("verdicts"):
         rows.append("verdicts", verdicts={each.id: [each.verdict, each.reason] for each in found})
-    return publish(
-        FinishedRun(report, content, folder, record, partial), records, settings(config).exact
-    )
+    return publish(FinishedRun(report, content, folder, record, partial))

@@ -267,12 +267,12 @@ def why_short(figure: Figure) -> str:
     return ", ".join(figure.causes) or NO_CAUSE
 
 
-def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> list[Bar]:
-    """A bar a figure; `histories` are times in seconds by benchmark, oldest first."""
-    return [_bar(each, each.row, histories) for each in found if each.row]
+def bars(found: Sequence[Figure]) -> list[Bar]:
+    """A bar a figure."""
+    return [_bar(each, each.row) for each in found if each.row]
 
 
-def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[float]]) -> Bar:
+def _bar(figure: Figure, row: Measurement) -> Bar:
     entry, floor = figure.entry, figure.floor
     of_peak = row.number("mfu") or row.number("mbu")
     length = of_peak or None
@@ -295,7 +295,6 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
         share=share,
         note="; ".join(_notes(figure, row)),
         mark=MARKS[figure.met],
-        history=tuple(1 / time_s for time_s in histories.get(row.fullname, ())),
     )
 
 

@@ -22,7 +22,6 @@ from prooflops.suite.page.tables import (
 from prooflops.suite.page.words import words_section
 from prooflops.suite.peaks import DERIVED, listed
 from prooflops_gate.console.tables import binary, engineering, many
-from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
 
 # A comment on a pull request has at most 65,536 characters.
@@ -71,7 +70,6 @@ def page_of(report: RunReport) -> Page:
                     [*step_remarks(report.benchmarks)], anchor="steps", absent=ABSENT),
             Section("Plots", parts=plots_of(report), anchor="plots", is_folded=False,
                     absent=ABSENT),
-            history_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
             Section("Benchmarks without a result", unmeasured_table(report.unmeasured),
@@ -140,11 +138,9 @@ def undecided(report: RunReport) -> list[str]:
 
 
 def delivery_section(report: RunReport) -> Section:
-    """A bar for each figure, with this machine's history where there is one."""
-    histories = {each.name: each.times_s for each in report.trends}
     return Section(
         "Does it deliver?",
-        bars=delivery.bars(report.figures, histories),
+        bars=delivery.bars(report.figures),
         answer=BARS if report.figures else "",
         anchor="delivers",
         absent="No benchmark with a floor ran.",
@@ -155,21 +151,6 @@ def rates_section(report: RunReport) -> Section:
     rows = rates_table(report.benchmarks, report.peaks)
     answer = FASTEST if rows and FASTEST_ROUND in rows[0] else ""
     return Section("Best rate of each dtype", rows, answer=answer, anchor="rates", absent=ABSENT)
-
-
-def history_section(report: RunReport) -> Section:
-    """The trends over this machine's records; changed ones come first."""
-    records = max((len(each.records) for each in report.trends), default=0)
-    changed = sum(bool(each.changes) for each in report.trends)
-    answer = f"{changed} of {many(len(report.trends), 'benchmark')} became faster or slower."
-    return Section(
-        f"History of {many(records, 'run')} on this machine" if records else "History",
-        parts=trend_sections(report.trends, ""),
-        answer=answer if records else "",
-        anchor="history",
-        is_folded=True,
-        absent="This machine has too few records for a history.",
-    )
 
 
 def benchmarks_section(report: RunReport) -> Section:

@@ -17,7 +17,6 @@ from prooflops.suite.page.reconciled import at_one_clock, reconciled
 from prooflops.suite.peaks import DERIVED
 from prooflops.suite.registry import Registry, Source
 from prooflops.suite.verdicts import VERDICTS, Verdict
-from prooflops_gate.history.trend import Trend
 
 # The version of the form of verdicts.json, raised for incompatible changes.
 SCHEMA = 2
@@ -58,7 +57,6 @@ class RunReport:
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
     partial     why the run is partial; empty for a whole one
-    trends      how the benchmarks went over the records of this machine
     """
 
     machine: Mapping[str, Any]
@@ -79,7 +77,6 @@ class RunReport:
     pace: str = ""
     floors: tuple[str, ...] = ()
     partial: str = ""
-    trends: tuple[Trend, ...] = ()
 
     @property
     def methods(self) -> tuple[str, ...]:

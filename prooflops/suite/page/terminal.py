@@ -43,7 +43,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     _print_claims(terminal, finished, known, width)
     if report.figures:
         terminal.section("does it deliver?")
-        for bar, text in medium.bar_lines(delivery.bars(report.figures, {}), width):
+        for bar, text in medium.bar_lines(delivery.bars(report.figures), width):
             terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
     for text in _places(finished):
         for each in medium.wrapped(text, width):

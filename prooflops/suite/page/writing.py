@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,7 @@ import pytest
 
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.run_report import RunReport, verdicts_json
-from prooflops_gate.history import records as history
-from prooflops_gate.history import trend
-from prooflops_gate.history.trend import Trend
+from prooflops_gate.history.records import write_atomically
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 
@@ -34,14 +32,11 @@ class FinishedRun:
 FINISHED = pytest.StashKey[FinishedRun]()
 
 
-def publish(finished: FinishedRun, records: Path, exact: tuple[str, ...]) -> FinishedRun:
-    """Writes the pages of a run into its folder, if it has one, with the trends over records."""
+def publish(finished: FinishedRun) -> FinishedRun:
+    """Writes the pages of a run into its folder, if it has one."""
     folder = finished.folder
     if folder is None:
         return finished
-    names = {bench["fullname"] for bench in finished.content["benchmarks"]}
-    trends = trends_of(records, exact, finished.report, names)
-    finished = replace(finished, report=replace(finished.report, trends=tuple(trends)))
     try:
         write_pages(finished.report, folder)
     except OSError as error:
@@ -62,17 +57,6 @@ def write_pages(report: RunReport, folder: Path) -> None:
     """Writes verdicts.json, report.md and report.html. Raises OSError."""
     page = page_of(report)
     short = markdown(page, largest_bytes=LARGEST_SHORT_PAGE_BYTES)
-    history.write_atomically(folder / "verdicts.json", verdicts_json(report))
-    history.write_atomically(folder / "report.md", short)
-    history.write_atomically(folder / "report.html", html(page))
-
-
-def trends_of(
-    records: Path, exact: tuple[str, ...], report: RunReport, names: Collection[str]
-) -> list[Trend]:
-    """The trends of these benchmarks over this machine's records, if there are enough."""
-    if not names:
-        return []
-    own = history.fingerprint_id(report.machine)
-    listed = history.summaries(records, exact, only=own, newest=trend.LONGEST)
-    return trend.long_enough([each for each in listed if isinstance(each, history.Summary)], names)
+    write_atomically(folder / "verdicts.json", verdicts_json(report))
+    write_atomically(folder / "report.md", short)
+    write_atomically(folder / "report.html", html(page))

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.prooflops_gate.history.test_trend import summary
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.page.page import page_of
 from prooflops.suite.page.run_report import RedTest, run_report
 from prooflops.suite.verdicts import RED
-from prooflops_gate.history.trend import trends
 from prooflops_gate.page.html import html
 
 
@@ -41,7 +39,6 @@ def report(report_of):
     made = report_of()
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
-    rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
     error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(red[1].id,))
     slow = [RedTest(f"test_y.py::test_{n}", "failed", "BELOW FLOOR") for n in range(2)]
     return replace(
@@ -49,7 +46,6 @@ def report(report_of):
         red_tests=(error, *slow),
         claims=(*red, *made.claims[len(red) :]),
         caches=caches,
-        trends=tuple(rows),
     )
 
 

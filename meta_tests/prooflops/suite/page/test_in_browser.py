@@ -40,14 +40,14 @@ SHOWN = "[...document.querySelectorAll('[data-mark]')].filter((x) => x.checkVisi
 
 
 @pytest.fixture(scope="module")
-def shown(report):
-    """The report of a real card, with claims of each verdict and trends."""
+def shown():
+    """The report of a real card, with claims of each verdict."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     evidence = EvidenceFile(path)
     made = report_of_file(evidence)
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     claims = (*red, *made.claims[len(red) :])
-    return evidence, replace(made, claims=claims, trends=report.trends)
+    return evidence, replace(made, claims=claims)
 
 
 def violations(page):

@@ -81,7 +81,7 @@ def test_a_bar_has_an_end_that_is_known_and_names_a_second_measurement():
         Measurement("matmul[a]", "a", 1e-3, 0.0, {"flop_per_s": 1e9, "delivers": entry | more})
         for more in ({"unknown": "no peak"}, again)
     ]
-    (unknown,), (known,) = (bars(figures([row]), {}) for row in rows)
+    (unknown,), (known,) = (bars(figures([row])) for row in rows)
     assert (unknown.length, unknown.share) == (None, "")
     assert (known.length, known.share) == (0.5, "50 % of the dense peak")
     assert "measured again after a pause, at first 1.00 GFLOP/s" in known.note
@@ -338,14 +338,6 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
     assert "the slowest core ran at 54% of its speed" in text
     assert "at least 780 TFLOP/s, 79 % of the dense peak, at most 950 TFLOP/s, 96 %" in text
     golden("page_first_screens", text)
-
-
-def test_a_figure_has_the_history_of_this_machine_beside_it(report):
-    row = next(each for each in report.benchmarks if each.name == PRODUCT)
-    row = replace(row, info={**row.info, "delivers": HELD})
-    trend = replace(report.trends[0], name=row.fullname)
-    (bar,) = page_of(replace(report, benchmarks=(row,), trends=(trend,))).sections[0].bars
-    assert bar.history
 
 
 @pytest.mark.parametrize(("others", "labelled"), [(1.8, [STEP]), (2.9, [])])
