@@ -2,7 +2,7 @@
 
 import re
 
-from prooflops.suite.page.highlights import limits, unusual
+from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.reconciled import FEW_LAUNCHES, LEAST_SHARE_OF_A_ROOF
 from prooflops.suite.page.tables import best_products, steps_table
 from prooflops.suite.peaks import DERIVED
@@ -20,7 +20,7 @@ def contradictions(report):
 
 def _shares(report):
     rows = [" ".join(row[:-1]) for row in steps_table(report.benchmarks)]
-    for text in [*limits(report), *unusual(report), *rows]:
+    for text in [*unusual(report), *rows]:
         if any(float(share) > 100 for share in re.findall(r"([\d.]+) ?%", text)):
             yield f"a share over 100 %: {text}"
 

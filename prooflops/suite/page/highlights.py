@@ -1,17 +1,15 @@
-"""The run in one sentence, what limits the machine, and what is unusual about it and the run."""
+"""The run in one sentence, and what is unusual about the machine and the run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from accounting.devices import cpu_flops_per_cycle
-from prooflops.reasons import NO_BANDWIDTH
 from prooflops.suite.page.delivery import disturbance
 from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
-from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
+from prooflops.suite.page.tables import best_products
 from prooflops_gate.console.tables import many
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
@@ -132,56 +130,3 @@ def _settings(report: RunReport) -> Iterable[str]:
         peak = "cores × FLOPs per clock × clock, or to " * bool(report.clock_mhz)
         name = report.machine.get("name")
         yield f"{name} has no dense peak on record: shares refer to {peak}the `best rate`"
-
-
-def limits(report: RunReport) -> list[str]:
-    """The machine's limits, from uncontended measurements with a narrow spread."""
-    benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
-    return [
-        *_roofs(benchmarks),
-        *_bandwidth(report),
-        *_power(benchmarks),
-        *_data(benchmarks),
-    ]
-
-
-def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    kernels = kernels_of(benchmarks)
-    for dtype in dict.fromkeys(bench.dtype for bench in kernels):
-        own = [bench for bench in kernels if bench.dtype == dtype]
-        ridge = median(bench.number("ridge") for bench in own)
-        bounds = Counter(bench.bound for bench in own)
-        listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
-        yield (
-            f"{dtype} kernels below {ridge:.3g} FLOPs per byte are limited by memory; of "
-            f"{len(own)} kernels, {listed}"
-        )
-
-
-def _bandwidth(report: RunReport) -> Iterable[str]:
-    if best := memory_stream(report.benchmarks):
-        share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
-        marked = f", {best.remark}" if best.remark else ""
-        bound = "at least" if best.is_contended else "up to"
-        kernel = best.case.partition("-")[2]
-        yield f"memory bandwidth: {bound} {best.rate_text} ({kernel}{marked}){share}"
-    reasons = report.unmeasured.values()
-    yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
-
-
-def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    """The number of benchmarks at the power limit, which is normal, and the lowest clock."""
-    limited = [fact for bench in benchmarks for fact in bench.facts if fact.startswith("power-lim")]
-    if limited:
-        lowest = min(limited)
-        clock = f" (lowest clock: {lowest.partition(': ')[2]})" if ": " in lowest else ""
-        number = f"{len(limited)} of {many(len(benchmarks), 'benchmark')}"
-        yield f"{number} ran at the power limit{clock}, which is normal"
-
-
-def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    found = Counter(str(bench.info.get("bottleneck", "")) for bench in benchmarks)
-    del found[""]
-    if found:
-        listed = ", ".join(f"{name} ({number})" for name, number in found.most_common())
-        yield f"bottleneck of training on loaded data: {listed}"

@@ -209,8 +209,10 @@ class Measurement:
 
     @property
     def notes(self) -> str:
-        """A short note: cache state, limit, clock, and the start of each label."""
+        """A short note: cache state, limits, clock, and the start of each label."""
         found = [self.cache, self.bound or self.remark, str(self.info.get("label") or "")]
+        if "bottleneck" in self.info and not self.unsettled:
+            found.append(f"bottleneck: {self.info['bottleneck']}")
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
         left_out = ("", NOT_KNOWN, CONTENDED) if self.is_usual else ("",)

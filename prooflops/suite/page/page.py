@@ -13,7 +13,6 @@ from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
     FASTEST_ROUND,
     benchmark_table,
-    predictions_table,
     rates_table,
     step_remarks,
     steps_table,
@@ -38,10 +37,6 @@ FASTEST = (
     "The fastest round shows what the chip does at full speed. This column appears only if no "
     "other work competed. It is compared with nothing; all other rates are medians."
 )
-PREDICTIONS = (
-    "FLOPs predict the ratio of two times only if both are compute-bound. Intensities differ if "
-    "the counter uses another convention."
-)
 SPREAD = (
     "The device's own clock measures times. A `spread` above 25 % is too wide for a conclusion. "
     "The `dense peak` is the vendor's highest rate without sparsity; for a CPU, cores × FLOPs per "
@@ -61,8 +56,6 @@ def page_of(report: RunReport) -> Page:
         sections=[
             delivery_section(report),
             *claims.red_sections(report),
-            Section("What limits this machine", remarks=highlights.limits(report),
-                    anchor="limits", absent=ABSENT),
             Section("Unusual about this machine", remarks=highlights.unusual(report),
                     anchor="unusual", absent="Nothing."),
             rates_section(report),
@@ -74,7 +67,6 @@ def page_of(report: RunReport) -> Page:
             benchmarks_section(report),
             Section("Benchmarks without a result", unmeasured_table(report.unmeasured),
                     anchor="unmeasured", is_folded=True),
-            predictions_section(report),
             run_section(report),
             words_section(),
         ],
@@ -160,18 +152,6 @@ def benchmarks_section(report: RunReport) -> Section:
         rows,
         answer=SPREAD if rows else "",
         anchor="benchmarks",
-        is_folded=True,
-        absent=ABSENT,
-    )
-
-
-def predictions_section(report: RunReport) -> Section:
-    rows = predictions_table(report.benchmarks)
-    return Section(
-        "Predictions against measurements and counts",
-        rows,
-        answer=PREDICTIONS if rows else "",
-        anchor="predictions",
         is_folded=True,
         absent=ABSENT,
     )

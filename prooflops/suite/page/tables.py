@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prooflops.suite.page.measurement import CONTENDED, NOT_KNOWN, Measurement
 from prooflops.suite.peaks import published_mfu_text, share_of_peak
-from prooflops_gate.console.tables import binary, engineering, share
+from prooflops_gate.console.tables import engineering, share
 
 PLACED = (
     "flops",
@@ -47,14 +47,6 @@ FASTEST_ROUND = "fastest round"
 TRAINING_STEPS = ("step", "mfu")
 PARTS = ("forward", "backward", "optimizer")
 STEPS_HEAD = ["step", "time", *PARTS, "of best rate", "MFU", "tokens/s", "J/token", "spread"]
-PREDICTIONS_HEAD = ["quantity", "benchmark", "predicted", "measured", "ratio"]
-# Quantity, unit, and the keys of the prediction and of the measurement.
-PREDICTIONS = (
-    ("bytes saved by checkpointing", "B", "predicted_saved_bytes", "saved_bytes"),
-    ("ratio of times, from FLOPs", "", "flop_ratio", "time_ratio"),
-    ("intensity", "FLOP/B", "intensity", "counted_intensity"),
-    ("FLOPs", "FLOP", "flops", "counted_flops"),
-)
 
 
 def benchmark_table(
@@ -210,22 +202,3 @@ def step_remarks(benchmarks: Sequence[Measurement]) -> Iterator[str]:
             yield f"{step.case} by kind of kernel: {listed}"
     if any(step.has("mfu") for step in steps_of(benchmarks)):
         yield f"Published MFU: {published_mfu_text()}."
-
-
-def predictions_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
-    """Predicted and measured (or counted), for each quantity that has both."""
-    rows = []
-    for quantity, unit, predicted, measured in PREDICTIONS:
-        for bench in benchmarks:
-            if bench.has(predicted, measured):
-                before = bench.number(predicted)
-                after = bench.number(measured)
-                texts = [_figure_text(value, unit) for value in (before, after)]
-                rows.append([quantity, bench.name, *texts, f"{after / before:.3f}"])
-    return [PREDICTIONS_HEAD, *rows] if rows else []
-
-
-def _figure_text(value: float, unit: str) -> str:
-    if unit == "B":
-        return binary(value)
-    return engineering(value, unit) if unit == "FLOP" else f"{value:.3g} {unit}".strip()

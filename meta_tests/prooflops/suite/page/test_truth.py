@@ -8,7 +8,7 @@ import pytest
 from accounting.devices.floors import Floor, floor_of
 from meta_tests.contradictions import contradictions
 from prooflops.suite.page.delivery import Figure, bars, figures, verdict
-from prooflops.suite.page.highlights import limits, unusual
+from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.plots import roofline
@@ -16,7 +16,6 @@ from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
-    predictions_table,
     rates_table,
     spread_text,
     step_remarks,
@@ -63,14 +62,6 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of):
     row = next(each for each in report.benchmarks if each.name == ROW)
     assert row.rate is None
     assert row.bound == "launch-bound"
-
-
-def test_a_bandwidth_that_was_not_measured_is_said_once(report):
-    reason = "memory bandwidth was not measured: arrays of 256 MiB fit the last-level cache"
-    without = [bench for bench in report.benchmarks if bench.level != "memory"]
-    unmeasured = dict.fromkeys(("bench/a.py::test_a", "bench/a.py::test_b"), reason)
-    said = limits(replace(report, benchmarks=without, unmeasured=unmeasured))
-    assert [each for each in said if each.startswith("memory bandwidth")] == [reason]
 
 
 def test_a_bar_has_an_end_that_is_known_and_names_a_second_measurement():
@@ -350,7 +341,6 @@ def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, othe
     assert contradictions(report) == []
     said = {each.name: f"{each.notes} {spread_text(each)}" for each in report.benchmarks}
     assert [name for name, text in said.items() if "contended" in text] == labelled
-    assert "memory bandwidth: at least " in "; ".join(limits(report))
     assert any("at most" in row[1] for row in steps_table(report.benchmarks)[1:])
 
 
@@ -384,19 +374,13 @@ def test_a_step_says_what_it_reaches_and_where_its_time_goes():
     assert "Llama 3" in published
 
 
-def test_a_ratio_is_what_was_measured_over_what_was_predicted():
-    saved = {"predicted_saved_bytes": 2**21, "saved_bytes": 2**20}
-    _, row = predictions_table([Measurement(STEP, STEP, 1.0, 0.0, saved)])
-    assert row[2:] == ["2.0 MiB", "1.0 MiB", "0.500"]
-
-
 def test_a_wide_spread_leads_to_no_conclusion(report_of):
     def wide(name, info, stats):
         stats["iqr"] = 1.08 * stats["median"]
 
     report = report_of(wide)
     assert contradictions(report) == []
-    assert not any("-bound" in line for line in limits(report))
+    assert not any("-bound" in each.notes for each in report.benchmarks)
     assert {row[1] for row in steps_table(report.benchmarks)[1:]} == {"not known"}
 
 
