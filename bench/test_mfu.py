@@ -15,7 +15,6 @@ from bench.well_written import (
     WellWrittenStep,
     largest_batch,
     predicted_peak_bytes,
-    seconds_by_kind,
 )
 
 # A net takes half a minute to compile; a short run has the time for one.
@@ -53,15 +52,12 @@ def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, deli
         counted=False,
         ceiling=flops,
     )
-    by_kind = seconds_by_kind(step, device)
     measure.declare(
         tokens_per_s=batch.tokens / seconds,
         joules_per_token=joules_per_token(measure.info, batch.tokens),
         model_flops=flops,
         peak_flop_per_s=peak,
         mfu=mfu(flops, seconds, peak),
-        seconds_by_kind=by_kind,
-        idle_s=max(seconds - sum(by_kind.values()), 0.0),
     )
     ceiling = partial(ceilings.flop_per_s, "bf16")
     delivery.check(

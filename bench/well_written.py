@@ -8,7 +8,6 @@ gradient accumulation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,6 @@ from torch.nn import functional
 from accounting import models
 from accounting.models import GPT2_SMALL, Transformer
 from bench.models import build, inputs
-from prooflops import timing
 from prooflops.memory import TrainingStep
 
 VOCABULARY_OF_WHOLE_TILES = 50_304
@@ -121,36 +119,3 @@ class WellWrittenStep:
 
 def forward_loss(module: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
     return loss_of(module(tokens), targets)
-
-
-# The kinds of kernels by their names, the first that fits; what triton fuses holds casts, too.
-KINDS = {
-    "attention": r"flash|fmha|sdpa|attention|cudnn::fusion",
-    "optimizer": r"adam|multi_tensor|foreach",
-    "products": r"gemm|nvjet|cutlass|cublas|xmma|wgmma|triton_.*mm",
-    "fused": r"triton",
-    "casts": r"float16_copy|direct_copy|convert",
-}
-
-
-def kind_of(kernel: str) -> str:
-    """The kind of a kernel by its name: products, attention, optimizer, casts, fused or other.
-
-    >>> [kind_of(name) for name in ("nvjet_tst_128x256", "flash_fwd_kernel", "triton_poi_fused_0")]
-    ['products', 'attention', 'fused']
-    """
-    fitting = (kind for kind, names in KINDS.items() if re.search(names, kernel, re.IGNORECASE))
-    return next(fitting, "other")
-
-
-def seconds_by_kind(step: Callable[[], object], device: torch.device) -> dict[str, float]:
-    """Seconds of a step's kernels by kind, by torch's profiler, the longest first."""
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as seen:
-        step()
-        timing.synchronise(device)
-    found: dict[str, float] = {}
-    for kernel in seen.key_averages():
-        kind = kind_of(kernel.key)
-        found[kind] = found.get(kind, 0.0) + kernel.self_device_time_total / 1e6
-    return dict(sorted(found.items(), key=lambda each: -each[1]))

@@ -193,12 +193,6 @@ def _quantity(bench: Measurement, key: str, unit: str) -> str:
 
 
 def step_remarks(benchmarks: Sequence[Measurement]) -> Iterator[str]:
-    """The kinds of kernels in each step, and the published MFU."""
-    for step in steps_of(benchmarks):
-        kinds = dict(step.info.get("seconds_by_kind") or {})
-        if kinds:
-            kinds["no kernel"] = step.number("idle_s")
-            listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
-            yield f"{step.case} by kind of kernel: {listed}"
+    """The published MFU, beside any step that has one."""
     if any(step.has("mfu") for step in steps_of(benchmarks)):
         yield f"Published MFU: {published_mfu_text()}."
