@@ -209,14 +209,14 @@ def settled(counted: Instructions, times: Times) -> set[str]:
 
 
 def to_count(question: Question, times: Times) -> set[str]:
-    """The benchmarks that times leave open, or all where instructions decide or fail.
+    """The benchmarks that times leave open, or all where instructions decide.
 
     What time decides is not counted, but for the one slowdown that instructions may explain away.
     """
     settings, rows = question.settings, times.rows()
     if settings.by == TIME or not question.asked or times.has_failed:
         return set()
-    if settings.by == INSTRUCTIONS or settings.instructions_fail:
+    if settings.by == INSTRUCTIONS:
         return set(times.sides)
     decided = {name for name, row in rows.items() if row.verdict != "INCONCLUSIVE"}
     slower = [row for row in rows.values() if row.verdict == "SLOWER"]

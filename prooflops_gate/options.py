@@ -20,10 +20,8 @@ from prooflops_gate import needs
 
 HISTORY = ".prooflops/history"
 BUDGET_MIN = 10.0
-DIRECTIONS = ("slower", "faster", "both")
 MEMORY = ("fail", "show", "off")
 TIERS = ("time", "instructions", "both")
-FAIL_OR_REPORT = ("fail", "report")
 ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", "gate_noise_floor")
 MIN_INSTRUCTIONS = "0.5%"
 # `gate_undecided = fail` means that a larger slowdown must be excluded.
@@ -42,7 +40,6 @@ INI = {
         "flops bytes peak_bytes live_bytes parameters",
     ),
     "gate_min_effect": ("smallest change that counts", "3%"),
-    "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
     "gate_memory": (
         "whether a call that uses more memory fails: fail, show, or off (not measured)",
         "fail",
@@ -58,10 +55,6 @@ INI = {
     "gate_min_instructions": (
         "smallest change in the number of instructions that counts",
         MIN_INSTRUCTIONS,
-    ),
-    "gate_instructions": (
-        "whether a benchmark with more instructions fails: fail or report",
-        "report",
     ),
     "gate_missing": (
         "whether a benchmark fails if its test is in the code but did not run: fail or report",
@@ -165,13 +158,11 @@ class Settings:
     budget_s: float
     allowed_open: float
     noise_floor: bool
-    direction: str
     memory: str
     min_memory_effect: float
     by: str
     by_is_given: bool
     min_instructions: float
-    instructions_fail: bool
     missing_fails: bool
     in_turn: bool
     exact: tuple[str, ...]
@@ -261,14 +252,12 @@ def _read(config: pytest.Config) -> Settings:
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         allowed_open=_allowed_open("gate_undecided", ini["gate_undecided"]),
         noise_floor=option("gate_noise_floor"),
-        direction=chosen("gate_direction", DIRECTIONS),
         memory=chosen("gate_memory", MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
         by_is_given=bool(named("gate_by")[1]),
         by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
         min_instructions=_share(*named("gate_min_instructions")),
-        instructions_fail=chosen("gate_instructions", FAIL_OR_REPORT) == "fail",
-        missing_fails=chosen("gate_missing", FAIL_OR_REPORT) == "fail",
+        missing_fails=chosen("gate_missing", ("fail", "report")) == "fail",
         in_turn=chosen("gate_in_turn", ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
@@ -481,7 +470,7 @@ def history_folder(config: pytest.Config) -> Path:
 
 def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     """The checked arguments of a marker `gate`. Raises ValueError, naming the valid ones."""
-    valid = ("min_effect", "direction", "ignore")
+    valid = ("min_effect", "ignore")
     if marker.args or not set(marker.kwargs) <= set(valid):
         wrong = [
             *map(repr, marker.args),
@@ -493,8 +482,6 @@ def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     given = dict(marker.kwargs)
     if "min_effect" in given:
         given["min_effect"] = _share("min_effect", str(given["min_effect"]))
-    if "direction" in given:
-        _one_of("direction", given["direction"], DIRECTIONS)
     if not isinstance(given.get("ignore", False), bool):
         raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
     return given

@@ -65,7 +65,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this "
+        "gate(min_effect=0.05, ignore=False): how the gate compares this "
         "benchmark, instead of its ini settings; ignore: not at all, as where its work differs "
         "from run to run",
     )

@@ -58,20 +58,10 @@ class Question:
             return f"{this} beside itself"
         return f"{self.other.label} (before) beside {this} (after)"
 
-    @property
-    def directions(self) -> int:
-        """2 if the run or any marker sets the direction "both", else 1."""
-        return 2 if "both" in {self.settings.direction, *self.selection.directions} else 1
-
     def rule(self, benchmarks: int) -> TimeRule:
         """The rule that decides this number of benchmarks by their times."""
         settings, selection = self.settings, self.selection
-        plan = plan_for(
-            benchmarks,
-            most=settings.replicates,
-            all_pairs=settings.noise_floor,
-            directions=self.directions,
-        )
+        plan = plan_for(benchmarks, most=settings.replicates, all_pairs=settings.noise_floor)
         return TimeRule(
             plan,
             settings.min_effect,

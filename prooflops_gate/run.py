@@ -127,7 +127,7 @@ class Gate:
         )
         refuse_without_benchmarks(selection)
         if settings.noise_floor:
-            return self.noise_floor(compare(question), question.directions)
+            return self.noise_floor(compare(question))
         beside = replace(here, paths=sides.import_paths(root, root))
         if settings.bisect:
             good = checked_good(settings.bisect, root)
@@ -156,11 +156,11 @@ class Gate:
             Pairs(question).alone(question.here, Task(tests=others, benchmarks_only=False))
         return compare(question)
 
-    def noise_floor(self, found: Comparison, directions: int) -> Comparison:
+    def noise_floor(self, found: Comparison) -> Comparison:
         """The noise of each benchmark, and what a run finds at that noise."""
         timed = [row for row in found.rows if row.is_time and row.effect]
         # A slowdown that a run finds with the plan in force, however many pairs this estimate took.
-        plan = plan_for(len(timed), directions=directions)
+        plan = plan_for(len(timed))
         alarm = f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change"
         table = noise_table(timed, plan, self.settings.min_effect, self.selection.smallest)
         return replace(found, table=tuple(table), notes=(*found.notes, alarm))
@@ -184,7 +184,7 @@ class Gate:
 
     @property
     def judge(self) -> Judge:
-        return Judge(self.settings, self.selection.markers)
+        return Judge(self.settings)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         status, reason = FINISHED, ""

@@ -60,11 +60,6 @@ class Selection:
             if "min_effect" in row
         }
 
-    @cached_property
-    def directions(self) -> set[str]:
-        """The directions that markers set."""
-        return {row["direction"] for row in self.markers.values() if "direction" in row}
-
     def covers(self, test: str) -> bool:
         """True if this run covers a test of the other side, and no marker says `ignore`."""
         if self.markers.get(test, {}).get("ignore", False):

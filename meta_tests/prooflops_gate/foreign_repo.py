@@ -21,7 +21,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops_gate.instruments import memory, times
     times.LEAST_REPEATS = process.PATIENCE = process.PATIENCE_S = 0
     from prooflops_gate.statistics.decision_rule import Plan
-    def plan(benchmarks, *, most=None, all_pairs=False, directions=1):
+    def plan(benchmarks, *, most=None, all_pairs=False):
         looks = (most if all_pairs else 2,)
         often = {"alarm_rate": 0.3, "confirmation_level": 0.3}
         return Plan(benchmarks=1, looks=looks, confirming_pairs=2, **often)

@@ -83,7 +83,7 @@ def test_any_option_is_understood_or_refused(folder, name, text):
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
 
 
-NAMES = st.sampled_from(["min_effect", "direction", "ignore", "x"])
+NAMES = st.sampled_from(["min_effect", "ignore", "x"])
 
 
 @given(st.lists(SCALARS, max_size=1), st.dictionaries(NAMES, SCALARS))
@@ -92,7 +92,7 @@ def test_any_marker_is_understood_or_refused(positional, named):
         ValueError, lambda: marker_settings(pytest.mark.gate(*positional, **named).mark)
     )
     if found is None:
-        assert any(name in refusal for name in ("min_effect", "direction", "ignore"))
+        assert any(name in refusal for name in ("min_effect", "ignore"))
         return
     assert 0 < found.get("min_effect", 0.5) < 1
     assert found.get("ignore", False) in (True, False)

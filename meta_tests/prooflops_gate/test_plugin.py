@@ -88,7 +88,7 @@ def test_a_full_disk_is_reported_and_the_history_stays(plain_repo):
 
 MARKED = """
 import pytest
-pytestmark = pytest.mark.gate(min_effect=0.2, direction="both")
+pytestmark = pytest.mark.gate(min_effect=0.2, ignore=True)
 
 @pytest.mark.gate(min_effect=0.1)
 def test_sum(benchmark):
@@ -115,7 +115,7 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     (path,) = plain_repo.records()
     record = json.loads(path.read_text())
     assert record["prooflops"]["partial"] == why
-    assert record["benchmarks"][0]["extra_info"]["gate"] == {"min_effect": 0.1, "direction": "both"}
+    assert record["benchmarks"][0]["extra_info"]["gate"] == {"min_effect": 0.1, "ignore": True}
 
 
 def test_wrong_markers_are_refused_before_anything_runs(plain_repo):

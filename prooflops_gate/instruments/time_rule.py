@@ -39,14 +39,12 @@ PAIRS = "--gate-replicates ended it"
 BUDGET = "the budget ended it (--gate-budget)"
 
 
-def plan_for(
-    benchmarks: int, *, most: int | None = None, all_pairs: bool = False, directions: int = 1
-) -> Plan:
+def plan_for(benchmarks: int, *, most: int | None = None, all_pairs: bool = False) -> Plan:
     """The error rates of a comparison in at most `most` pairs.
 
     The pairs include confirming ones where the rest suffice.
     """
-    plan = Plan(benchmarks=max(benchmarks, 1), directions=directions)
+    plan = Plan(benchmarks=max(benchmarks, 1))
     if most is None:
         return plan
     last, confirming = most, 0
@@ -232,21 +230,19 @@ def open_notes(decision: Decision, rule: TimeRule) -> list[str]:
     return [*notes, rule.why_open(decision)]
 
 
-def excludes(effect: Effect | None, direction: str, change: float) -> bool:
-    """True if the pairs exclude a larger change in this direction.
+def excludes(effect: Effect | None, change: float) -> bool:
+    """True if the pairs exclude a larger slowdown.
 
     The level is that of the printed bounds.
 
     >>> from prooflops_gate.statistics.effects import paired
-    >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), "slower", 0.05)
+    >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), 0.05)
     True
     """
     if effect is None or math.isinf(change):
         return math.isinf(change)
-    low, high, level = effect.bounds(SHOWN_LEVEL)
-    slower, faster = high <= 1 + change, low >= 1 / (1 + change)
-    found = {"slower": slower, "faster": faster, "both": slower and faster}
-    return level <= SHOWN_LEVEL and found[direction]
+    _, high, level = effect.bounds(SHOWN_LEVEL)
+    return level <= SHOWN_LEVEL and high <= 1 + change
 
 
 def excluded(effect: Effect) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from prooflops_gate.comparison import Comparison
 from prooflops_gate.instruments.time_rule import OPEN, excludes
@@ -47,10 +46,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Judge:
-    """Decides which rows fail a run, by its settings and the markers of its benchmarks."""
+    """Decides which rows fail a run, by its settings."""
 
     settings: Settings
-    markers: Mapping[str, Mapping[str, Any]]
 
     def failing(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that fail the gate, the worst first."""
@@ -66,13 +64,10 @@ class Judge:
 
         Undecided benchmarks pass where a larger change is excluded.
         """
-        settings = self.settings
-        own = self.markers.get(row.test or row.name, {})
-        direction = str(own.get("direction", settings.direction))
         if row.verdict == "INCONCLUSIVE":
             # A skipped test has no time.
-            return row.is_open and not excludes(row.effect, direction, allowed_open)
-        return row.verdict in failing_verdicts(settings, direction)
+            return row.is_open and not excludes(row.effect, allowed_open)
+        return row.verdict in failing_verdicts(self.settings)
 
     def result(
         self,
@@ -130,9 +125,8 @@ class Judge:
             return "", ""
         hiding = sum(self.fails(row, OPEN) for row in is_open)
         if math.isinf(settings.allowed_open) and hiding:
-            change = "a slowdown" if settings.direction == "slower" else "a change"
             warning = (
-                f"{len(is_open)} undecided, of which {hiding} could hide {change} of {OPEN:.0%}"
+                f"{len(is_open)} undecided, of which {hiding} could hide a slowdown of {OPEN:.0%}"
             )
             if not any(row.verdict in DECIDED for row in rows if row.is_time):
                 warning = f"this run decided nothing: {warning}"
@@ -145,17 +139,11 @@ class Judge:
         return "", line if passing else ""
 
 
-def failing_verdicts(settings: Settings, direction: str) -> set[str]:
-    """The verdicts that fail a gate which guards this direction."""
-    found = {"CHANGED"}
+def failing_verdicts(settings: Settings) -> set[str]:
+    """The verdicts that fail a gate of these settings."""
+    found = {"CHANGED", "SLOWER"}
     if settings.missing_fails:
         found.add("MISSING")
     if settings.memory == "fail":
         found.add("MORE MEMORY")
-    if settings.instructions_fail:
-        found.add("MORE INSTRUCTIONS")
-    if direction in ("slower", "both"):
-        found.add("SLOWER")
-    if direction in ("faster", "both"):
-        found.add("FASTER")
     return found

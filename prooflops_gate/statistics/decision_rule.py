@@ -58,9 +58,8 @@ class Plan:
 
     How many benchmarks, after how many pairs each look is taken, how often to alarm.
 
-    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER
-    (directions=2: or FASTER), `miss_rate` per benchmark that of SAME on a change as large as the
-    smallest effect.
+    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER,
+    `miss_rate` per benchmark that of SAME on a change as large as the smallest effect.
 
     >>> plan = Plan(benchmarks=20)
     >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
@@ -73,7 +72,6 @@ class Plan:
     confirmation_level: float = CONFIRMATION_LEVEL
     confirming_pairs: int = CONFIRMING_PAIRS
     miss_rate: float = 0.05
-    directions: int = 1
 
     @property
     def screening_rate(self) -> float:
@@ -82,21 +80,19 @@ class Plan:
         It covers all looks.
         """
         rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
-        return min(0.4, rate / self.confirmation_level) / self.benchmarks / self.directions
+        return min(0.4, rate / self.confirmation_level) / self.benchmarks
 
     @property
     def plain_pairs(self) -> int:
         """The fresh pairs that confirm a change in every pair of the first look.
 
         Each of them must show it, too. 0 means that no number suffices. Without a change the chance
-        of n pairs that all show the same is 2^-n, for each benchmark and direction.
+        of n pairs that all show the same is 2^-n, for each benchmark.
 
         >>> [Plan(benchmarks=number).plain_pairs for number in (1, 64, 500)]
         [5, 8, 11]
         """
-        in_all = math.ceil(
-            math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate))
-        )
+        in_all = math.ceil(math.log2(self.benchmarks / (PLAIN_SHARE * self.alarm_rate)))
         pairs = max(in_all - self.looks[0], FEWEST_FRESH)
         longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
         return 0 if self.looks[0] + pairs >= longer_way else pairs

@@ -207,7 +207,7 @@ def test_what_time_leaves_open_is_counted_unless_time_alone_decides(by, counted,
     for _ in range(7):
         times.measure(measured.without(["a"]), 0.0)
     for each, names in ((by, counted if asked else []), ("time", [])):
-        settings = SimpleNamespace(by=each, min_instructions=LIMIT, instructions_fail=False)
+        settings = SimpleNamespace(by=each, min_instructions=LIMIT)
         question = SimpleNamespace(settings=settings, asked=asked)
         assert sorted(to_count(question, times)) == names
 
@@ -224,6 +224,6 @@ def test_of_what_time_decides_a_small_slowdown_alone_is_counted(ratios, counted)
     for _ in range(13):
         times.measure(measured, 0.0)
     assert {row.verdict for row in times.rows().values()} == {"SLOWER"}
-    settings = SimpleNamespace(by="both", min_instructions=LIMIT, instructions_fail=False)
+    settings = SimpleNamespace(by="both", min_instructions=LIMIT)
     question = SimpleNamespace(settings=settings, asked="--gate-versus HEAD")
     assert sorted(to_count(question, times)) == counted

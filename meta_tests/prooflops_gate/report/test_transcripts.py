@@ -72,7 +72,7 @@ def judge(tmp_path):
 
     def judging(*words):
         config = config_in(tmp_path, "-p", "prooflops_gate.plugin", *words)
-        return Judge(settings(config), {})
+        return Judge(settings(config))
 
     return judging
 
