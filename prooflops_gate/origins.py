@@ -20,8 +20,6 @@ import pytest
 
 from prooflops_gate import git
 from prooflops_gate.machine import cpu
-from prooflops_gate.process import PACKAGE
-from prooflops_gate.selection import files_of
 from prooflops_gate.sides import BUILD_IT
 from prooflops_gate.task import Pair, Replicate
 
@@ -64,7 +62,6 @@ def check_origins(pair: Pair, root: Path, asked: str) -> None:
         # Two folders of one repository.
         roots = [before.side.root, after.side.root]
     theirs, ours = (each.resolve() for each in roots)
-    _check_own_benchmarks(after, theirs, ours, asked)
     theirs_own, theirs_outside = _own_and_outside(before, theirs, ours, asked)
     ours_own, ours_outside = _own_and_outside(after, ours, theirs, asked)
     for done, outside in ((before, theirs_outside), (after, ours_outside)):
@@ -81,21 +78,6 @@ def check_origins(pair: Pair, root: Path, asked: str) -> None:
         )
     if not theirs_own and not ours_own:
         raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")
-
-
-def _check_own_benchmarks(done: Replicate, theirs: Path, ours: Path, asked: str) -> None:
-    """Refuses benchmarks of this package where the sides differ in it."""
-    before, after = (
-        {file.relative_to(top): file.read_bytes() for file in (top / PACKAGE.name).rglob("*.py")}
-        for top in (theirs, ours)
-    )
-    imported = rf"(?m)^\s*(from|import) {PACKAGE.name}\b"
-    for name in files_of(done.calls) if before != after else ():
-        if re.search(imported, cpu.text(done.side.root / name)):
-            raise pytest.UsageError(
-                f"{asked}: {name} imports {PACKAGE.name}, in which the sides differ, but both run "
-                f"the copy in {PACKAGE}: it would be compared with itself; leave this file out"
-            )
 
 
 def _own_and_outside(done: Replicate, own: Path, foreign: Path, asked: str) -> tuple[Files, Files]:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,26 +48,6 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign, tmp_path):
     ):
         with pytest.raises(pytest.UsageError, match=f"^{asked}: .*{why}"):
             check_origins(Pair(before, after), foreign, asked)
-
-
-def test_a_benchmark_of_the_gate_is_refused_where_the_sides_differ_in_it(foreign, tmp_path):
-    there, name = tmp_path / "there", "test_own.py"
-    (foreign / name).write_text("from prooflops_gate import plugin\n")
-    for root in (there, foreign):
-        (root / "prooflops_gate").mkdir(parents=True)
-        (root / "prooflops_gate" / "plugin.py").touch()
-
-    def pair(file):
-        own = replace(ran(foreign, foreign / file), calls={f"{file}::test_it": {}})
-        return Pair(ran(there), own)
-
-    check_origins(pair(name), foreign, ASKED)
-    (foreign / "prooflops_gate" / "plugin.py").write_text("changed = True\n")
-    check_origins(pair("test_foreign.py"), foreign, ASKED)
-    with pytest.raises(
-        pytest.UsageError, match=f"^{ASKED}: {name} imports prooflops_gate, in which "
-    ):
-        check_origins(pair(name), foreign, ASKED)
 
 
 class Installed:
