@@ -19,7 +19,7 @@ from prooflops_gate import baseline, sides
 from prooflops_gate.bisect import bisect, checked_good
 from prooflops_gate.child.options import switch_off
 from prooflops_gate.comparison import Comparison, Stopped, compare
-from prooflops_gate.console.progress import Progress
+from prooflops_gate.console.progress import Progress, clock
 from prooflops_gate.console.tables import many, write_lines
 from prooflops_gate.instruments.time_rule import plan_for
 from prooflops_gate.options import Settings
@@ -113,7 +113,11 @@ class Gate:
         settings, selection, root = self.settings, self.selection, self.config.rootpath
         here = Side(HERE, sys.executable, root)
         # A CI log that is silent for minutes looks hung.
-        say = Progress(self.config, "gate", under_q=True).always
+        progress, began = Progress(self.config, "gate", under_q=True), time.monotonic()
+
+        def say(text: str) -> None:
+            progress.always(f"[{clock(time.monotonic() - began)}] {text}")
+
         question = Question(
             here=here,
             other=here,
@@ -123,7 +127,7 @@ class Gate:
             processes=processes,
             say=say,
             heard=self.heard,
-            began=time.monotonic(),
+            began=began,
         )
         refuse_without_benchmarks(selection)
         if settings.noise_floor:

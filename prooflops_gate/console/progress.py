@@ -65,3 +65,12 @@ def minutes(seconds: float) -> str:
     whole = round(seconds)
     parts = {"h": whole // 3600, "min": whole // 60 % 60, "s": whole % 60 if whole < 3600 else 0}
     return " ".join(f"{count} {unit}" for unit, count in parts.items() if count) or "0 s"
+
+
+def clock(seconds: float) -> str:
+    """A time on a stopwatch.
+
+    >>> clock(4.2), clock(671)
+    ('0:04', '11:11')
+    """
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -68,10 +68,8 @@ class Times:
         self._news: list[str] = []
         # True if the next pair measures plain slowdowns alone, and how many others wait for them.
         self._are_plain, self._waiting = False, 0
-        # True if a pair has shown how long the next ones take.
-        self._is_timed = False
-        # The duration of a pair for which none waited.
-        self._of_all_s = 0.0
+        # True if a pair has shown how long the next ones take, and that over the plan's duration.
+        self._is_timed, self._slowness = False, 1.0
         self._seen_quiet = False
         self._tries = Counter[str]()
         self._repeats = Counter[str]()
@@ -96,10 +94,9 @@ class Times:
         plain_due = {name: due[name] for name in due if name in plain}
         self.open, self._are_plain = plain_due or due, bool(plain_due)
         self._waiting = len(due) - len(self.open)
-        if not self._waiting:
-            self.took_s = self._of_all_s
+        needs_s = self.pair_s(self.open)
         is_over = self.has_failed or self.taken == self.rule.most
-        if is_over or not self.open or now + self.took_s > self._until:
+        if is_over or not self.open or now + needs_s > self._until:
             self.open = {}
             return None
         tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
@@ -111,8 +108,16 @@ class Times:
             # A change this large shows at any speed of the core.
             patient=not self._are_plain,
             ends=self.ends,
-            needs_s=self.took_s,
+            needs_s=needs_s,
         )
+
+    def pair_s(self, names: Iterable[str]) -> float:
+        """Seconds that a pair of these benchmarks takes; without a plan, those of the latest."""
+        planned_s = self._planned_s(names)
+        return self._slowness * planned_s if planned_s else self.took_s
+
+    def _planned_s(self, names: Iterable[str]) -> float:
+        return self.plan.process_s(list(names), self.plan.each_s) if self.plan else 0.0
 
     def wait_at(self, until: float, looks: int, only: Container[str]) -> None:
         """Measures these alone, begins no pair that would end after `until`, nor after the looks.
@@ -166,7 +171,7 @@ class Times:
 
     def progress(self) -> str:
         left = max(count - self._kept(name) for name, count in self.open.items())
-        expected_s = min(left * self.took_s, self._left_s)
+        expected_s = min(left * self.pair_s(self.open), self._left_s)
         pairs = f"{many(left, 'more pair')}, about {minutes(expected_s)}"
         plainly = " that is plainly slower" if len(self.open) == 1 else " that are plainly slower"
         which = many(len(self.open), "benchmark") + plainly * bool(self._waiting)
@@ -177,8 +182,8 @@ class Times:
         # The first pair, whose duration says little of the next, was asked for by nobody.
         self._is_timed = bool(self.open)
         self.taken, self.took_s = self.taken + 1, took_s
-        if not self._waiting:
-            self._of_all_s = took_s
+        if planned_s := self._planned_s(asked):
+            self._slowness = took_s / planned_s
         self._left_s -= took_s
         self._tries.update(list(asked))
         for name, pair in measured.pairs.items():
@@ -207,7 +212,7 @@ class Times:
             return False
         kept = self._kept(name)
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
-        if self.rule.most or to_go * self.took_s > self._left_s:
+        if self.rule.most or to_go * self.pair_s(self.open) > self._left_s:
             return False
         allowed = max(LEAST_REPEATS, kept // 4) if self._seen_quiet else LEAST_REPEATS
         return self._repeats[name] < allowed

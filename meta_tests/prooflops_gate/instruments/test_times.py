@@ -95,24 +95,26 @@ def test_times_wait_where_another_pair_would_end_too_late():
 
 
 def test_a_plain_slowdown_is_confirmed_alone_before_the_others(monkeypatch):
-    """A pair takes 3 s with both benchmarks, 1 s with one; each plan is said once."""
-    now, said = [0.0], []
+    """Each plan is said once, with the time that pairs of its benchmarks take."""
+    now, said, costs_s = [0.0], [], {"same": 2.0, "twice": 1.0}
     monkeypatch.setattr("prooflops_gate.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
-    run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "twice"))), ["same", "twice"])
+    costs = {name: Cost(each_s) for name, each_s in costs_s.items()}
+    plan = PacePlan(costs, 0.0, 8, 34, 600.0, 600.0)
+    run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "twice"))), costs_s, plan=plan)
     run.times.ends = 600.0
 
     def take(task):
-        now[0] += 3.0 if len(task.tests) == 2 else 1.0
+        now[0] += sum(costs_s[name] for name in task.tests)
         return run.take(task)
 
     run.times.measure(run.measured(run.names, 0), 9.0)
     exhaust(run.times, take, lambda line: said.append((now[0], line)))
     assert said == [
         (3.0, "times of 2 benchmarks: 6 more pairs, about 18 s"),
-        (6.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 15 s"),
+        (6.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 5 s"),
         (11.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 5 s"),
         (16.0, "SLOWER: twice"),
-        (16.0, "times of 1 benchmark: 5 more pairs, about 15 s"),
+        (16.0, "times of 1 benchmark: 5 more pairs, about 10 s"),
     ]
     assert {name: len(run.times.sides[name][1]) for name in run.names} == {"same": 8, "twice": 13}
 
