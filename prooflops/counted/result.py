@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from accounting.checks import validated_choice
 from accounting.flops import StepFlops
-from accounting.roofline import arithmetic_intensity
 from prooflops.trace import BACKWARD, FORWARD, RECOMPUTED
 
 PRODUCTS, ELEMENTWISE, UNKNOWN, READ, WRITTEN = range(5)
@@ -46,14 +45,6 @@ class Totals(NamedTuple):
     def moved_bytes(self) -> int:
         """Bytes read and written."""
         return self.read_bytes + self.written_bytes
-
-    @property
-    def intensity(self) -> float:
-        """FLOPs per byte moved, as if nothing were fused.
-
-        Raises ValueError where no byte is moved.
-        """
-        return arithmetic_intensity(self.flops, self.moved_bytes)
 
 
 class CountedWork:
@@ -149,14 +140,6 @@ class CountedWork:
     def moved_bytes(self) -> int:
         """Bytes that the operators read and write, each tensor once."""
         return self.totals().moved_bytes
-
-    @property
-    def intensity(self) -> float:
-        """FLOPs (products and elementwise) per byte moved.
-
-        Raises ValueError if no byte is moved.
-        """
-        return self.totals().intensity
 
     @property
     def unknown(self) -> dict[str, int]:

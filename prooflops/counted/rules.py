@@ -94,7 +94,7 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
         _name(packet).rpartition(".")[0] in ("aten", "prim", "prims"),
     )
     if _is_attention(packet):
-        return PRODUCTS, nothing  # the counter computes it, by the convention of pairs
+        return PRODUCTS, nothing  # the counter computes it
     not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
     for each in (packet, not_in_place):
         if _name(each) in OPERATORS:

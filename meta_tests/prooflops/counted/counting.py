@@ -6,8 +6,8 @@ from torch import nn
 from prooflops import counted
 
 
-def flops_of(act, pairs="full"):
-    with counted.flops(pairs=pairs) as count:
+def flops_of(act):
+    with counted.flops() as count:
         act()
     return count
 

@@ -23,8 +23,8 @@ normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
 def test_products_are_those_of_torchs_counter_but_for_our_own_formulas():
     torchs = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     for op in torchs.op_db:
-        # Torch's counter leaves sparse products out; jiterators need a GPU.
-        if torch.float32 not in op.dtypes or op.name.startswith(("jiterator", "sparse.")):
+        # Jiterators need a GPU.
+        if torch.float32 not in op.dtypes or op.name.startswith("jiterator"):
             continue
         for sample in islice(op.sample_inputs("cpu", torch.float32), 2):
             call = partial(op, sample.input, *sample.args, **sample.kwargs)
@@ -42,10 +42,6 @@ def fused_attention(*operands):
         # The reasons why there is no kernel.
         warnings.simplefilter("ignore")
         return F.scaled_dot_product_attention(*operands, enable_gqa=True)
-
-
-def sparse(layout, **options):
-    return thin.to_sparse(layout=layout, **options)
 
 
 def quantised_linear():
@@ -74,9 +70,6 @@ ends = torch.tensor([3, 8], dtype=torch.int32)
 # Shapes alone: a CPU multiplies fp8 only since 2.7.
 fp8 = partial(torch.empty, dtype=torch.float8_e4m3fn, device="meta")
 scale = ones((), device="meta")
-thin = normal(6, 8).relu()
-tall = normal(8, 5)
-stored = int(thin.count_nonzero())
 tokens = normal(2, 5, 16)
 attention_layer = nn.MultiheadAttention(16, 2, batch_first=True)
 encoder_layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -105,10 +98,6 @@ PRODUCTS = {
         8 * 16 * 24,
     ),
     "complex mm": (lambda: complex_a @ complex_b, 4 * 3 * 4 * 5),
-    "sparse coo": (lambda: sparse(torch.sparse_coo) @ tall, stored * 5),
-    "sparse bsr": (lambda: sparse(torch.sparse_bsr, blocksize=(1, 1)) @ tall, stored * 5),
-    "sparse mv": (lambda: thin.to_sparse() @ tall[:, 0], stored),
-    "dense @ sparse": (lambda: a[:, :1].expand(3, 6) @ thin.to_sparse(), 3 * stored),
     # |x|² - 2·x·y + |y|² is one product of rows that are two longer.
     "cdist": (lambda: torch.cdist(normal(30, 5), normal(26, 5)), 30 * 7 * 26),
     "dynamically quantised linear": (quantised_linear, 5 * 8 * 6),
@@ -129,7 +118,6 @@ query = normal(1, 4, 5, 4, requires_grad=True)
 keys = normal(1, 2, 6, 4, requires_grad=True)
 attending = 4 * 5 * 6 * 4
 image = normal(2, 4, 5, requires_grad=True)
-factor = tall.clone().requires_grad_()
 
 
 def convolution(kind):
@@ -163,17 +151,11 @@ BOTH_PASSES = {
         4 * 4 * 5 / 2,
         4 * 4 * 5 / 2,
     ),
-    # The gradient of the sparse factor is sampled where it is stored.
-    "sparse mm": (
-        lambda: torch.sparse.mm(sparse(torch.sparse_csr).requires_grad_(), factor),
-        stored * 5,
-        2 * stored * 5,
-    ),
 }
 lstm = nn.LSTM(3, 5)
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse ... tensor support")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_costs_two_flops_for_each_multiply_add(name):
     act, multiply_adds = PRODUCTS[name]
@@ -181,7 +163,6 @@ def test_a_product_costs_two_flops_for_each_multiply_add(name):
     assert count.total == 2 * multiply_adds, count.by_operator()
 
 
-@pytest.mark.filterwarnings("ignore:Sparse ... tensor support")
 @pytest.mark.parametrize("name", BOTH_PASSES)
 def test_gradients_of_products_are_products(name):
     act, forward, backward = BOTH_PASSES[name]
