@@ -7,11 +7,12 @@ breakdown of a model's step are such views.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,27 +43,27 @@ if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
     )
 
 
-@dataclass
+@dataclass(slots=True)
 class Operation:
-    """One operation that has run; `seconds` are 0 without a clock."""
+    """One operation that has run, with the tensors that it was given and has made.
+
+    `seconds` are 0 without a clock.
+    """
 
     operator: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
     phase: int
-    seconds: float
+    seconds: float = 0.0
+    given: list[Tensor] = field(init=False)
+    made: list[Tensor] = field(init=False)
 
-    @cached_property
-    def given(self) -> list[Tensor]:
-        """The tensors among its arguments."""
-        found = tensors_in(self.args)
-        return found + tensors_in(self.kwargs) if self.kwargs else found
-
-    @cached_property
-    def made(self) -> list[Tensor]:
-        """The tensors of its result."""
-        return tensors_in(self.out)
+    def __post_init__(self) -> None:
+        self.given = tensors_in(self.args)
+        if self.kwargs:
+            self.given += tensors_in(self.kwargs)
+        self.made = tensors_in(self.out)
 
 
 class Trace(TorchDispatchMode):
@@ -113,6 +114,34 @@ class Trace(TorchDispatchMode):
         seconds = self._clock() - start
         self.view(Operation(func, args, kwargs, out, phase(), seconds))
         return out
+
+
+T = TypeVar("T")
+
+
+class StorageNotes(Generic[T]):
+    """A note for each storage that has one, until the storage is gone."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def of(self, tensor: Tensor) -> T | None:
+        """The note of the tensor's storage."""
+        entry = self._notes.get(tensor.untyped_storage()._cdata)
+        # Another storage may have the number of one that is gone.
+        return None if entry is None or entry[0]() is None else entry[1]
+
+    def put(self, tensor: Tensor, note: T) -> None:
+        """Replaces the note of the tensor's storage."""
+        storage = tensor.untyped_storage()
+        self._notes[storage._cdata] = weakref.ref(storage), note
+
+    def alive(self) -> Iterator[tuple[Any, T]]:
+        """Each storage that is not gone, and its note."""
+        for reference, note in self._notes.values():
+            storage = reference()
+            if storage is not None:
+                yield storage, note
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

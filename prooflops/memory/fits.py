@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,7 +42,7 @@ class Fit:
     reserved_bytes: int
     fits: bool
     # Unknown workspaces by name: they may raise the peak, and then less fits than is said.
-    unknown: dict[str, int]
+    unknown: Sequence[str]
 
     @property
     def spare_bytes(self) -> int:
@@ -112,7 +112,9 @@ class Predictions:
     def fit(self, card: Accelerator, size: int = 1) -> Fit:
         """The fit of a step of this size on the card."""
         held, usable = self.of(card, size), _usable(card)
-        return Fit(card.label, usable, _reserved(held), held.fits_into(usable), held.unknown)
+        return Fit(
+            card.label, usable, reserved_bytes_of(held), held.fits_into(usable), held.unknown
+        )
 
     def largest(self, card: Accelerator, first: int, ceiling: int = LARGEST_TRIED) -> int:
         """The largest size up to `ceiling` that fits; 0 where not even one does.
@@ -129,7 +131,7 @@ class Predictions:
     def _estimate(self, card: Accelerator, ceiling: int) -> int:
         """The largest size that fits if storages grow as between the two known sizes next to it."""
         usable, known = _usable(card), self._of_kind(card)
-        near, *others = sorted(known, key=lambda size: abs(usable - _reserved(known[size])))
+        near, *others = sorted(known, key=lambda size: abs(usable - reserved_bytes_of(known[size])))
         requests = known[near].requests()
         for size in others:
             other = known[size].requests()
@@ -139,7 +141,8 @@ class Predictions:
         return Growth(near, requests, 2 * near, doubled).largest(usable, ceiling)
 
 
-def _reserved(held: PredictedMemory) -> int:
+def reserved_bytes_of(held: PredictedMemory) -> int:
+    """The most that a step predicted for CUDA reserves."""
     return held.reserved_peak_bytes or 0
 
 

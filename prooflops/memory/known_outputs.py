@@ -53,6 +53,8 @@ class KnownOutputs:
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The outputs of an operation, which runs only where they are not known."""
+        if func is torch.ops.aten.lift_fresh.default and _is_number(args[0]):
+            return self._with_value(args[0])
         if not _follows_from_layouts(func):
             return func(*args, **kwargs)
         tensors: list[FakeTensor] = []
@@ -67,6 +69,16 @@ class KnownOutputs:
         with suppress(ValueError):
             _RECIPES[key] = _recipe(out, tensors)
         return out
+
+    def _with_value(self, number: Tensor) -> FakeTensor:
+        """A fake of a number that the code has made, which it may read."""
+        with torch._C._DisableTorchDispatch():
+            empty = torch.empty_strided((), (), dtype=number.dtype, device="meta")
+            made = self._fake(empty, number.device)
+            made.constant = number.clone()
+        # An operation that changes it in an unknown way takes the value from it.
+        self._mode.fake_tensor_converter.add_constant_storage_mapping(made)
+        return made
 
     def _made(self, recipe: Any, tensors: list[FakeTensor]) -> Any:
         if type(recipe) is int:
@@ -92,6 +104,10 @@ class KnownOutputs:
         torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
         vars(made).update(self._attributes[device])
         return made
+
+
+def _is_number(tensor: Any) -> bool:
+    return type(tensor) is Tensor and tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
 @cache

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -57,8 +57,8 @@ class Ledger:
         self.phase_names: list[str] = []
         # The number of events before each mark, the end of the block the last.
         self.phase_ends: list[int] = []
-        # Calls of operators whose scratch is not known.
-        self.unknown_calls: Counter[str] = Counter()
+        # Operators whose scratch is not known.
+        self.unknown: dict[str, None] = {}
         # Held at this moment.
         self.live_bytes = 0
         self.operator: object = ""
@@ -140,3 +140,16 @@ class Ledger:
             self.phase_names.append(name)
         self.phase_ends.append(len(self.events))
         self._takeover = None
+
+    @property
+    def phases(self) -> list[list[Event]]:
+        """The events of each phase that has ended."""
+        return [self.events[start:end] for start, end in pairwise([0, *self.phase_ends])]
+
+    def replace_phases(self, first: int, phases: Mapping[str, Sequence[Event]]) -> None:
+        """Replaces all events and phases behind the first ones, whose number is `first`."""
+        del self.events[self.phase_ends[first - 1] :]
+        del self.phase_names[first:], self.phase_ends[first:]
+        for name, events in phases.items():
+            self.events += events
+            self.mark(name)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
@@ -27,6 +27,7 @@ from prooflops.memory.known_outputs import KnownOutputs
 from prooflops.memory.ledger import Ledger, Storage
 from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
+from prooflops.memory.repetition import Steps, enter_two_steps
 from prooflops.memory.replay import PredictedBytes, Requests, phase_classes, replay
 from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
 from prooflops.memory.without_compiler import without_compiler
@@ -81,6 +82,10 @@ class PredictedMemory(Phases[PredictedBytes]):
             storage = self._ledger.storage_of(tensor)
             if storage is not None:
                 storage.class_name = name
+
+    def enter_two_steps(self, module: nn.Module, steps: Steps) -> None:
+        """Takes two training steps of a fake module, or finds the second one from the first."""
+        enter_two_steps(self._ledger, module, steps)
 
     def hold(self, name: str, sizes: Iterable[int]) -> None:
         """Enters storages of that class which nothing frees within the block."""
@@ -146,9 +151,9 @@ class PredictedMemory(Phases[PredictedBytes]):
         return max(self._known(), key=lambda segment: segment.peak_bytes)
 
     @property
-    def unknown(self) -> dict[str, int]:
-        """Operators that may raise the peaks on CUDA by an unknown amount, with their calls."""
-        return dict(self._ledger.unknown_calls)
+    def unknown(self) -> list[str]:
+        """Operators that may raise the peaks on CUDA by an unknown amount."""
+        return list(self._ledger.unknown)
 
     @property
     def is_lower_bound(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from prooflops.memory.caching_allocator import Block, CachingAllocator, OutOfMemory
 from prooflops.memory.ledger import Event, Ledger, Storage
 from prooflops.memory.phases import PhaseBytes
+from prooflops.memory.repetition import SECOND
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,15 @@ class PhasePeaks:
 
 
 def phase_classes(ledger: Ledger, classes: Mapping[str, str]) -> list[str]:
-    """The class of each storage: by its name, else by the phase which allocated it."""
-    names = [*(classes.get(name, name) for name in ledger.phase_names), "rest"]
+    """The class of each storage: by its name, else by the phase which allocated it.
+
+    Micro-batches and the second step share the classes of the first, as "second forward 1" does.
+    """
+    names = []
+    for name in ledger.phase_names:
+        kind = name.removeprefix(SECOND).partition(" ")[0]
+        names.append(classes.get(kind, name))
+    names.append("rest")
     return [each.class_name or names[each.phase] for each in ledger.storages]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +21,7 @@ from prooflops.memory.fake_outputs import with_outputs_of_kernel
 from prooflops.memory.known_outputs import KnownOutputs
 from prooflops.memory.ledger import Ledger
 from prooflops.memory.plain_tensors import PlainTensors
-from prooflops.trace import FORWARD, RECOMPUTED, Operation, Trace, phase
+from prooflops.trace import FORWARD, RECOMPUTED, Operation, Trace, phase, tensors_in
 
 # These only query a tensor, perhaps within an operation.
 QUERIES = ("prim", "profiler")
@@ -60,13 +60,13 @@ class CudaKernels:
     def enter(self, operation: Operation) -> None:
         func = operation.operator
         # An optimizer's step counts are on the CPU.
-        if all(each.device.type != "cuda" for each in (*operation.made, *operation.given)):
+        if not any(each.device.type == "cuda" for each in chain(operation.made, operation.given)):
             return
         if self._workspaces is not None and func._opname in PRODUCTS:
             self._workspaces.enter(self._ledger, operation)
         sizes = scratch_sizes(func, operation.args, operation.kwargs, operation.out)
         if sizes is None:
-            self._ledger.unknown_calls[str(func)] += 1
+            self._ledger.unknown[str(func)] = None
         else:
             self._ledger.borrow([size for size in sizes if size])
 
@@ -107,30 +107,32 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.kernels.end_operation()
         self.ledger.begin(func)
-        operation = Operation(func, args, kwargs, None, phase(), seconds=0.0)
-        in_backward = operation.phase != FORWARD
-        if in_backward and self._copies and self._copies.has(operation.given):
+        when = phase()
+        in_backward = when != FORWARD
+        if in_backward and self._copies and self._copies.has(tensors_in((args, kwargs))):
             # Torch has no function modes on in a backward pass, which may run layers again.
             args, kwargs = tree_map_only(Tensor, self._copies.known, (args, kwargs))
-            operation = replace(operation, args=args, kwargs=kwargs)
         operand = self._plain_tensors.operand_written(func, args, in_backward)
-        operation.out = self._output(operation)
+        out = self._output(func, args, kwargs, in_backward)
+        operation = Operation(func, args, kwargs, out, when)
         for tensor in operation.made:
             self._refuse_unpredictable(func, tensor)
-            is_recomputed = operation.phase == RECOMPUTED
-            self.ledger.see(tensor, recomputed=is_recomputed, operand=operand)
+            self.ledger.see(tensor, recomputed=when == RECOMPUTED, operand=operand)
         self.kernels.enter(operation)
         self.view(operation)
-        return operation.out
+        return out
 
-    def _output(self, operation: Operation) -> Any:
+    def _output(self, func: Any, args: Any, kwargs: Any, in_backward: bool) -> Any:
         """Runs an operation on fake tensors."""
-        func, args, kwargs = operation.operator, operation.args, operation.kwargs
-        in_backward = operation.phase != FORWARD
         if in_backward and self._plain_tensors.writes_its_operand(func, args):
             func = getattr(torch.ops.aten, f"{func._opname}_").Tensor
-        if func is torch.ops.aten._local_scalar_dense.default and _called_by_adafactor():
-            return 1.0
+        if func is torch.ops.aten._local_scalar_dense.default:
+            constant = args[0].constant
+            if constant is not None:
+                with torch._C._DisableTorchDispatch():
+                    return constant.item()
+            if _called_by_adafactor():
+                return 1.0
         out = args[0] if _only_writes(func, args) else self._known_outputs.run(func, args, kwargs)
         return with_outputs_of_kernel(func, args, out, self.ledger.device)
 
@@ -167,7 +169,7 @@ def _is_pointwise_in_place(func: Any) -> bool:
 
 
 def _called_by_adafactor() -> bool:
-    """True if Adafactor reads a norm or a step count, which only scale its update."""
+    """True if Adafactor reads a norm, which only scales its update."""
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
         frame = frame.f_back

@@ -16,6 +16,7 @@ from prooflops.memory.allocations import MeasuredMemory, measured_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies, copy_of
 from prooflops.memory.prediction import PredictedMemory, predicted_memory
+from prooflops.memory.repetition import take_two_steps
 from prooflops.memory.without_compiler import without_compiler
 
 # The class of the bytes that each phase of a training step leaves allocated.
@@ -77,22 +78,21 @@ class TrainingStep:
     def predict(self, **options: Any) -> PredictedMemory:
         """The bytes of both steps without running them.
 
+        The second passes repeat the events of the first ones, where these leave the module as it
+        was and nothing else that lasts. A closure that counts its calls is not noticed.
+
         The options and the domain of validity are those of `predicted_memory`. Raises ValueError
         for a batch that cannot be split into the micro-batches, and as `predicted_memory`.
         """
         model = self.build if isinstance(self.build, nn.Module) else _on("meta", self.build)
-        classes = {
-            name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()
-        }
         copies = Copies(self.device)
-        with predicted_memory(self.device, classes=classes, copies=copies, **options) as held:
+        with predicted_memory(self.device, classes=CLASSES, copies=copies, **options) as held:
             fake = copies.module(model)
             held.name("buffers", fake.buffers())
             held.mark("built")
             batch = copies.tree((self.inputs, self.targets))
-            captured = CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor]))
-            with captured:
-                self._run(held.mark, fake, batch)
+            with CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor])):
+                held.enter_two_steps(fake, _Steps(self, fake, batch, held.mark))
         return held
 
     def measure(self) -> MeasuredMemory:
@@ -106,42 +106,48 @@ class TrainingStep:
                 self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
             )
             held.mark("built")
-            self._run(held.mark, model, copy_of((self.inputs, self.targets), self.device))
+            batch = copy_of((self.inputs, self.targets), self.device)
+            take_two_steps(_Steps(self, model, batch, held.mark))
         return held
 
-    def _phase_names(self) -> list[str]:
-        numbers = (
-            [""]
-            if self.micro_batches == 1
-            else [f" {number}" for number in range(1, self.micro_batches + 1)]
-        )
-        passes = [f"{name}{number}" for number in numbers for name in ("forward", "backward")]
-        once = [*passes, "step", "zero_grad"]
-        return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
-    def _run(self, mark: Callable[[str], object], model: nn.Module, batch: Any) -> None:
+class _Steps:
+    """The steps of a `TrainingStep` on a module that is built, and on a batch of its device."""
+
+    def __init__(
+        self, step: TrainingStep, model: nn.Module, batch: Any, mark: Callable[[str], object]
+    ) -> None:
         mark("inputs")
-        updates = None if self.optimizer is None else self.optimizer(model.parameters())
+        self._step = step
+        self._model = model
+        self._mark = mark
+        self._updates = None if step.optimizer is None else step.optimizer(model.parameters())
         mark("optimizer")
-        kind = torch.device(self.device).type
-        casting = torch.autocast(kind, self.autocast) if self.autocast else nullcontext()
-        micro_batches = _split(batch, self.micro_batches)
-        names = iter(self._phase_names()[3:])
-        for _ in range(2):
-            for inputs, targets in micro_batches:
-                with casting:
-                    output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-                    error = self.loss(output) if targets is None else self.loss(output, targets)
-                    del output
-                mark(next(names))
-                error.backward()  # type: ignore[no-untyped-call]
-                del error
-                mark(next(names))
-            if updates is not None:
-                updates.step()
-            mark(next(names))
-            (model if updates is None else updates).zero_grad(set_to_none=True)
-            mark(next(names))
+        self._micro_batches = _split(batch, step.micro_batches)
+
+    def passes(self, prefix: str) -> None:
+        step, model = self._step, self._model
+        kind = torch.device(step.device).type
+        casting = torch.autocast(kind, step.autocast) if step.autocast else nullcontext()
+        for number, (inputs, targets) in enumerate(self._micro_batches, 1):
+            suffix = f" {number}" if step.micro_batches > 1 else ""
+            with casting:
+                output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+                error = step.loss(output) if targets is None else step.loss(output, targets)
+                del output
+            self._mark(f"{prefix}forward{suffix}")
+            error.backward()  # type: ignore[no-untyped-call]
+            del error
+            self._mark(f"{prefix}backward{suffix}")
+
+    def update(self, prefix: str) -> None:
+        if self._updates is not None:
+            self._updates.step()
+        self._mark(f"{prefix}step")
+
+    def clear(self, prefix: str) -> None:
+        (self._model if self._updates is None else self._updates).zero_grad(set_to_none=True)
+        self._mark(f"{prefix}zero_grad")
 
 
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +22,11 @@ from prooflops.trace import (
     BACKWARD,
     FORWARD,
     Operation,
+    StorageNotes,
     Trace,
     newest_node,
     running_node,
 )
-
-PHASES = ("forward", "backward", "update")
-TIMED_STEPS_S = 1.0
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
 
 
 @dataclass(frozen=True)
@@ -75,25 +69,22 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """A step in parts.
+    """A step in parts, each call timed where it was run.
 
-    Phases are timed in whole steps; modules and operators in a step that times each call. Modules
-    are in the order of the tree, behind the row of all outside it; operators the slowest first. For
-    a compiled model, both are those of the uncompiled code.
+    Modules are in the order of the tree, behind the row of all outside it; operators the slowest
+    first. For a compiled model, both are those of the uncompiled code.
     """
 
-    phases_s: dict[str, float]
     modules: tuple[ModuleRow, ...]
     operators: tuple[OperatorRow, ...]
-    is_compiled: bool
 
     @property
     def whole(self) -> ModuleRow:
         return next(row for row in self.modules if not row.name)
 
     @property
-    def seconds(self) -> float:
-        return sum(self.phases_s.values())
+    def is_timed(self) -> bool:
+        return any(each.seconds for each in self.operators)
 
 
 @dataclass
@@ -127,7 +118,7 @@ class StepTrace:
         self,
         instance: Instance,
         clock: Callable[[], Any] = lambda: 0.0,
-        mark: Callable[[str], None] = lambda _: None,
+        mark: Callable[[str], object] = lambda _: None,
         captured: Sequence[Tensor] = (),
         traced: Traced | None = None,
     ) -> None:
@@ -142,7 +133,7 @@ class StepTrace:
         self.used_in: defaultdict[str, set[str]] = defaultdict(set)
         self._module_of_node: dict[int, str] = {}
         self._module_of_product: dict[int, str] = {}
-        self._makers: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._makers = StorageNotes[str]()
         instance.optimizer.zero_grad(set_to_none=True)
         with ExitStack() as stack:
             stack.enter_context(uncompiled())
@@ -169,8 +160,8 @@ class StepTrace:
         return self._products.explained(self._passes.work, self._update.work, self._operators)
 
     def _note_kept(self, captured: Sequence[Tensor]) -> None:
-        there_before = _storages(captured)
-        for storage, name in self._makers.items():
+        there_before = {each.untyped_storage()._cdata for each in captured}
+        for storage, name in self._makers.alive():
             if storage._cdata not in there_before:
                 self.kept[name] += storage.nbytes()
 
@@ -187,10 +178,11 @@ class StepTrace:
             self._note_makers(operation)
 
     def _note_makers(self, operation: Operation) -> None:
-        given = _storages(operation.given)
-        for number, storage in _storages(operation.made).items():
-            if number not in given:
-                self._makers.setdefault(storage, self.modules.name)
+        given = {each.untyped_storage()._cdata for each in operation.given}
+        for each in operation.made:
+            is_given = each.untyped_storage()._cdata in given
+            if not is_given and self._makers.of(each) is None:
+                self._makers.put(each, self.modules.name)
 
     def _add_update(self, operation: Operation, times: int) -> None:
         if operation.operator.namespace == "profiler":
@@ -228,16 +220,8 @@ def _runs_a_kernel(operator: Any) -> bool:
     return not (is_empty or getattr(operator, "is_view", False))
 
 
-def _storages(tensors: Iterable[Tensor]) -> dict[int, Any]:
-    storages = [each.untyped_storage() for each in tensors]
-    return {each._cdata: each for each in storages}
-
-
-def breakdown_of(
-    instance: Instance, device: torch.device, *, is_compiled: bool
-) -> tuple[Breakdown, ExplainedFlops]:
-    """Times some steps by phase, and traces two: an operator's faster time counts."""
-    phases_s = phase_seconds(instance, device)
+def breakdown_of(instance: Instance, device: torch.device) -> tuple[Breakdown, ExplainedFlops]:
+    """Traces two steps: an operator's faster time counts."""
     clock = timing.clock(device)
     first, second = StepTrace(instance, clock), StepTrace(instance, clock)
     # The gradients are those of the second one.
@@ -246,34 +230,11 @@ def breakdown_of(
     for key, sums in first.sums.items():
         if key in second.sums:
             sums.seconds = min(sums.seconds, second.sums[key].seconds)
-    return breakdown_of_trace(instance, first, phases_s, is_compiled=is_compiled), first.flops
+    return breakdown_of_trace(instance, first), first.flops
 
 
-def breakdown_of_trace(
-    instance: Instance, traced: StepTrace, phases_s: dict[str, float], *, is_compiled: bool
-) -> Breakdown:
-    modules = tuple(_module_rows(instance, traced))
-    return Breakdown(phases_s, modules, _operator_rows(traced), is_compiled)
-
-
-def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
-    """The median time of each phase, over rounds of whole steps."""
-    timer = timing.clock(device)
-    rounds: list[list[float]] = []
-    spent = 0.0
-    while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and spent < TIMED_STEPS_S):
-        instance.optimizer.zero_grad(set_to_none=True)
-        moments = [timer()]
-        loss = instance.forward()
-        moments.append(timer())
-        loss.backward()  # type: ignore[no-untyped-call]
-        moments.append(timer())
-        instance.optimizer.step()
-        moments.append(timer())
-        rounds.append([later - earlier for earlier, later in itertools.pairwise(moments)])
-        spent += moments[-1] - moments[0]
-    medians = map(statistics.median, zip(*rounds, strict=True))
-    return dict(zip(PHASES, medians, strict=True))
+def breakdown_of_trace(instance: Instance, traced: StepTrace) -> Breakdown:
+    return Breakdown(tuple(_module_rows(instance, traced)), _operator_rows(traced))
 
 
 def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:

@@ -57,7 +57,7 @@ class Examination:
     @property
     def is_measured(self) -> bool:
         """True if steps were run."""
-        return bool(self.breakdown.phases_s)
+        return self.breakdown.is_timed
 
     @property
     def unknown(self) -> str:
@@ -68,11 +68,6 @@ class Examination:
     def unanswered(self) -> list[str]:
         """Requested figures about memory that cannot be predicted, with the reason."""
         return [*self.fits.not_predicted] if self.fits else []
-
-    @property
-    def is_apart(self) -> bool:
-        """True if the phases of the step, timed apart, do not add up to it."""
-        return bool(self.step and self.step.is_apart(self.breakdown))
 
     def record_step(self, **figures: Any) -> MeasuredStep:
         """Keeps the time of a step, with the fields of `MeasuredStep` that a benchmark knows.
@@ -97,11 +92,10 @@ def examine(
     `cards` are those that a step may fit on, where the largest values of `growing` are searched.
     """
     user_model, instance = trial.user_model, trial.instance
-    is_compiled = user_model.is_compiled
     with stages.stage("predicting the memory of two steps"):
         predicted, why_not = _predicted(instance, user_model)
     with stages.stage("counting and timing each operator of a few steps"):
-        breakdown, flops = breakdown_of(instance, user_model.device, is_compiled=is_compiled)
+        breakdown, flops = breakdown_of(instance, user_model.device)
     return Examination(
         user_model,
         instance,
@@ -142,7 +136,7 @@ def examine_unrun(
         instance,
         None if is_compiled else step.memory,
         step.trace.flops,
-        breakdown_of_trace(instance, step.trace, {}, is_compiled=is_compiled),
+        breakdown_of_trace(instance, step.trace),
         _fits(user_model, instance, cards, {}, stages),
         (*instance.notes, *([COMPILED] if is_compiled else [])),
     )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prooflops.memory import PREDICTED_DEVICES, PredictedMemory, predicted_memory
+from prooflops.memory import CLASSES, PREDICTED_DEVICES, PredictedMemory, predicted_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies
+from prooflops.memory.repetition import SECOND
 from prooflops.model.alike import kinds_of_parameters
 from prooflops.model.breakdown import StepTrace
 from prooflops.model.step_memory import (
@@ -20,21 +21,12 @@ from prooflops.model.step_memory import (
     LOWER_BOUND,
     PEAK,
     STATE,
+    STEP,
+    InstanceSteps,
     MemoryRow,
     StepMemory,
-    bytes_of,
-    storage_bytes_of,
 )
 from prooflops.model.user_model import Instance, tensors_of
-
-CLASSES = {
-    "built": "parameters",
-    "forward": "activations",
-    "backward": GRADIENTS,
-    "state": STATE,
-    "second forward": "activations",
-    "second backward": GRADIENTS,
-}
 
 
 @dataclass(frozen=True)
@@ -58,105 +50,82 @@ def fake_step(
     is_known = device.type in PREDICTED_DEVICES
     device = device if is_known else torch.device("cpu")
     copies = Copies(device)
-    captured: list[Tensor] = []
-    live: dict[str, int] = {}
     with predicted_memory(device, classes=CLASSES, copies=copies, workspaces=workspaces) as held:
         instance = make(copies)
         held.name("buffers", instance.module.buffers())
         held.name("inputs", tensors_of((instance.arguments, instance.keywords)))
-        first_state = _state_of(instance.optimizer, device)
-        held.name(STATE, first_state)
-
-        def mark(name: str) -> None:
-            live[name] = held.mark(name)
-
-        def note(tensor: Tensor) -> None:
-            captured.append(tensor)
-            held.name("inputs", [tensor])
-
-        mark("built")
-        with CapturedTensors(copies, note):
-            trace = StepTrace(instance, mark=mark, captured=captured, traced=held.traced)
-            not_updated_bytes = _updated(trace, instance.optimizer, held, mark)
-            made = storage_bytes_of(_state_of(instance.optimizer, device))
-            state = made + not_updated_bytes - storage_bytes_of(first_state)
-            if live["cleared"] != live["built"] + state + storage_bytes_of(captured):
-                # The first step left something more, which a later one begins with.
-                loss = instance.forward()
-                mark("second forward")
-                loss.backward()  # type: ignore[no-untyped-call]
-                del loss
-                mark("second backward")
-    return FakeStep(instance, trace, _memory_of(held) if is_known else None)
+        held.name(STATE, tensors_of([*instance.optimizer.state.values()]))
+        held.mark("built")
+        steps = _FakeSteps(instance, held)
+        with CapturedTensors(copies, steps.note_captured):
+            held.enter_two_steps(instance.module, steps)
+    return FakeStep(instance, steps.trace, _memory_of(held) if is_known else None)
 
 
-def _updated(
-    trace: StepTrace,
-    optimizer: torch.optim.Optimizer,
-    held: PredictedMemory,
-    mark: Callable[[str], None],
-) -> int:
-    """Takes the update of the first step, which makes the state, and of a later one.
+class _FakeSteps(InstanceSteps):
+    """The parts of a step, traced in its first passes and in its second update."""
 
-    Returns the bytes of the state of parameters that another one stood for.
-    """
-    kinds = kinds_of_parameters(optimizer)
-    not_updated_bytes = 0
-    for alike in kinds.each() if kinds else ([],):
-        optimizer.step()
-        state = tensors_of(optimizer.state[alike[0]]) if alike else []
-        without = [each for each in alike if each not in optimizer.state]
-        held.hold(STATE, [each.nbytes for each in state] * len(without))
-        not_updated_bytes += bytes_of(state) * len(without)
-    mark("state")
-    for _ in kinds.neighbours() if kinds else ():
-        optimizer.step()
-    if kinds:
-        mark("second step")
-    trace.update()
-    if not kinds:
-        mark("second step")
-    optimizer.zero_grad(set_to_none=True)
-    mark("cleared")
-    return not_updated_bytes
+    trace: StepTrace
 
+    def __init__(self, instance: Instance, held: PredictedMemory) -> None:
+        super().__init__(instance, held.mark)
+        self._held = held
+        self._captured: list[Tensor] = []
+        self._kinds = kinds_of_parameters(instance.optimizer)
 
-def _state_of(optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
-    """The state on the device; step counts may be on the CPU."""
-    state = tensors_of([*optimizer.state.values()])
-    return [each for each in state if each.device.type == device.type]
+    def note_captured(self, tensor: Tensor) -> None:
+        self._captured.append(tensor)
+        self._held.name("inputs", [tensor])
+
+    def passes(self, prefix: str) -> None:
+        if prefix:
+            super().passes(prefix)
+            return
+        self.trace = StepTrace(
+            self.instance, mark=self.mark, captured=self._captured, traced=self._held.traced
+        )
+
+    def update(self, prefix: str) -> None:
+        optimizer, kinds = self.instance.optimizer, self._kinds
+        if kinds and prefix:
+            for _ in kinds.neighbours():
+                optimizer.step()
+        elif kinds:
+            for alike in kinds.each():
+                optimizer.step()
+                self._hold_state_of(alike)
+        elif prefix:
+            self.trace.update()
+        else:
+            optimizer.step()
+        self.mark(f"{prefix}step")
+        if kinds and prefix:
+            self.trace.update()
+
+    def _hold_state_of(self, alike: list[Tensor]) -> None:
+        """Enters the state of the parameters that the first of them stands for."""
+        states = self.instance.optimizer.state
+        sizes = [each.nbytes for each in tensors_of(states[alike[0]])]
+        for each in alike:
+            if each not in states:
+                self._held.hold(STATE, sizes)
 
 
 def _memory_of(held: PredictedMemory) -> StepMemory:
-    """The memory of a step after the first one."""
-    phases = held.phases
-    before = phases["forward"].live_by_class
-    given = sum(before.get(name, 0) for name in ("parameters", "buffers", "inputs"))
-    gradients = phases["backward"].live_by_class.get(GRADIENTS, 0)
-    state = phases["state"].live_by_class.get(STATE, 0)
-    added = state - before.get(STATE, 0)
-    peaks = [(phases["second step"].peak_bytes, phases["second step"].peak_by_class)]
-    for name in ("forward", "backward"):
-        later = phases.get(f"second {name}")
-        first = phases[name]
-        classes = {**first.peak_by_class, STATE: first.peak_by_class.get(STATE, 0) + added}
-        peaks.append(
-            (later.peak_bytes, later.peak_by_class)
-            if later
-            else (first.peak_bytes + added, classes)
-        )
-    peak, at_peak = max(peaks, key=lambda each: each[0])
+    """The memory of the second step."""
+    forward, backward, step = (held.phases[f"{SECOND}{name}"] for name in STEP)
+    highest = max((forward, backward, step), key=lambda phase: phase.peak_bytes)
+    left = forward.live_by_class
     rows = (
-        MemoryRow(GIVEN, given),
-        MemoryRow(GRADIENTS, gradients),
-        MemoryRow(STATE, state),
-        MemoryRow(HELD, before.get("activations", 0)),
-        MemoryRow(PEAK, peak),
+        MemoryRow(GIVEN, sum(left.get(name, 0) for name in ("parameters", "buffers", "inputs"))),
+        MemoryRow(GRADIENTS, backward.live_by_class.get(GRADIENTS, 0)),
+        MemoryRow(STATE, step.live_by_class.get(STATE, 0)),
+        MemoryRow(HELD, left.get("activations", 0)),
+        MemoryRow(PEAK, highest.peak_bytes),
     )
     return StepMemory(
         rows=rows,
         remarks=(LOWER_BOUND,) if held.is_lower_bound else (),
         is_peak_lower_bound=held.is_lower_bound,
-        at_peak=at_peak,
-        phase_peaks={},
+        at_peak=highest.peak_by_class,
     )

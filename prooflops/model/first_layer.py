@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from prooflops.model.user_model import Instance, tensors_of
-from prooflops.trace import Operation
+from prooflops.trace import Operation, StorageNotes
 
 CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 BAGS = frozenset({"embedding_bag", "_embedding_bag"})
@@ -66,7 +64,7 @@ class FirstLayers:
             for tensor in tensors_of(given)
         ]
         self._met: dict[int, Meeting] = {}
-        self._reached: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+        self._reached = StorageNotes[frozenset[int]]()
         for number, (_, tensor) in enumerate(self._inputs):
             self._mark([tensor], frozenset({number}))
 
@@ -136,15 +134,14 @@ class FirstLayers:
         return EXAMPLES if isinstance(owner, nn.RNNCellBase) else ""
 
     def _inputs_of(self, tensor: Tensor) -> frozenset[int]:
-        return self._reached.get(tensor.untyped_storage(), frozenset())
+        return self._reached.of(tensor) or frozenset()
 
     def _mark(self, tensors: Iterable[Tensor], inputs: frozenset[int]) -> None:
         if not inputs:
             return
         for each in tensors:
             plain = each.values() if each.layout == torch.jagged else each
-            storage = plain.untyped_storage()
-            self._reached[storage] = self._reached.get(storage, frozenset()) | inputs
+            self._reached.put(plain, self._inputs_of(plain) | inputs)
 
 
 def _unit_of_rows(number: int, tensor: Tensor) -> str:

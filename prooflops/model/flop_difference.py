@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from accounting.models import RULES, rule_flops
 from prooflops import counted, precision
 from prooflops.model.first_layer import CONVOLUTIONS, LOOK_UPS, Batch, FirstLayers
 from prooflops.model.user_model import Instance, format_name
-from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node
+from prooflops.trace import FORWARD, RECOMPUTED, Operation, StorageNotes, newest_node, running_node
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
 ELEMENTWISE = "norms, biases and other elementwise parameters"
@@ -106,6 +104,8 @@ class ExplainedFlops:
 
 
 _FactorsAndFlops = tuple[tuple[int, ...], int]
+# The parameters that a tensor comes from: none of a buffer, None of an activation.
+_Origin = frozenset[int] | None
 
 
 @dataclass
@@ -137,8 +137,7 @@ class ProductsOfParameters:
         self._without_parameter = {"forward": 0, "backward": 0}
         self._of_node: defaultdict[int | None, list[_FactorsAndFlops]] = defaultdict(list)
         # The parts of each storage, with the parameters that they come from.
-        self._spans: WeakKeyDictionary[Any, list[tuple[int, int, frozenset[int]]]]
-        self._spans = WeakKeyDictionary()
+        self._spans = StorageNotes[list[tuple[int, int, frozenset[int]]]]()
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
         for buffer in instance.module.buffers():
@@ -179,30 +178,41 @@ class ProductsOfParameters:
         given, made = operation.given, operation.made
         if flops:
             self.by_dtype[_dtype_of(name, given)] += flops
-        if operation.phase == FORWARD:
-            weights = {min(origin): each for each in given if (origin := self._origin_of(each))}
-            self._first_layers.add(operation, name, weights, flops)
-            self._add_forward(name, given, made, flops)
-        elif operation.phase == RECOMPUTED:
-            self._add_recomputed(given, made, flops)
-        else:
+        if operation.phase not in (FORWARD, RECOMPUTED):
             if flops:
                 self._add_backward(given, made, flops)
             return []
-        return [self.parameters[index] for index in self._factors(given)]
+        origins = [self._origin_of(each) for each in given]
+        factors = self._factors(given, origins)
+        if operation.phase == RECOMPUTED:
+            self._add_recomputed(origins, factors, made, flops)
+        else:
+            both = zip(given, origins, strict=True)
+            weights = {min(origin): each for each, origin in both if origin}
+            self._first_layers.add(operation, name, weights, flops)
+            self._add_forward(name, origins, factors, made, flops)
+        return [self.parameters[index] for index in factors]
 
-    def _add_recomputed(self, given: list[Tensor], made: list[Tensor], flops: int) -> None:
+    def _add_recomputed(
+        self, origins: list[_Origin], factors: tuple[int, ...], made: list[Tensor], flops: int
+    ) -> None:
         if not flops:
-            self._track_derived(given, made)
+            self._track_derived(origins, made)
             return
         self.checkpointed += flops
-        self._of_node[newest_node()].append((self._factors(given), flops))
+        self._of_node[newest_node()].append((factors, flops))
 
     def _add_forward(
-        self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int
+        self,
+        name: str,
+        origins: list[_Origin],
+        factors: tuple[int, ...],
+        made: list[Tensor],
+        flops: int,
     ) -> None:
+        # The parameters that any operand comes from.
+        used = set[int]().union(*filter(None, origins))
         if flops:
-            factors = self._factors(tensors)
             self._of_node[newest_node()].append((factors, flops))
             for index, share in self._shares(factors, flops):
                 use = self._uses[index]
@@ -211,23 +221,20 @@ class ProductsOfParameters:
                 use.convolved |= name in CONVOLUTIONS
             self._without_parameter["forward"] += 0 if factors else flops
             # A bias, or the scale of a weight, is applied elementwise.
-            for index in self._origins(tensors) - {*factors}:
+            for index in used - {*factors}:
                 self._uses[index].elementwise = True
             return
         # Idle experts make nothing.
-        if self._track_derived(tensors, outputs) or not any(out.numel() for out in outputs):
+        if self._track_derived(origins, made) or not any(out.numel() for out in made):
             return
-        for index in self._origins(tensors):
+        for index in used:
             self._uses[index].looked_up |= name in LOOK_UPS
             self._uses[index].elementwise |= name not in LOOK_UPS
 
-    def _origins(self, tensors: list[Tensor]) -> set[int]:
-        """The parameters that any of these tensors comes from."""
-        return set().union(*(self._origin_of(tensor) or () for tensor in tensors))
-
     def _add_backward(self, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         of_node = self._of_node.get(running_node(), [])
-        factors = self._factors(tensors) or self._factors_of_gradient(of_node, outputs)
+        origins = [self._origin_of(each) for each in tensors]
+        factors = self._factors(tensors, origins) or self._factors_of_gradient(of_node, outputs)
         for index, share in self._shares(factors, flops):
             self._uses[index].backward += share
         if not factors:
@@ -253,13 +260,15 @@ class ProductsOfParameters:
                 return factors
         return with_parameter[0] if with_parameter else ()
 
-    def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
+    def _factors(self, tensors: list[Tensor], origins: list[_Origin]) -> tuple[int, ...]:
         """The parameters that are factors of a product: per operand the one of its size, else all;
         a vector only if there is no matrix.
         """
         found: list[int] = []
-        for tensor in tensors:
-            origin = sorted(self._origin_of(tensor) or ())
+        for tensor, indices in zip(tensors, origins, strict=True):
+            if not indices:
+                continue
+            origin = sorted(indices)
             sizes = [self.parameters[index].numel() for index in origin]
             is_one_of_its_size = sizes.count(tensor.numel()) == 1
             found += [origin[sizes.index(tensor.numel())]] if is_one_of_its_size else origin
@@ -282,20 +291,21 @@ class ProductsOfParameters:
             (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
         )
         end = start + (int(last) + 1) * tensor.element_size()
-        spans = self._spans.setdefault(tensor.untyped_storage(), [])
-        spans.append((start, end, indices))
+        spans = self._spans.of(tensor) or []
+        self._spans.put(tensor, [*spans, (start, end, indices)])
 
-    def _origin_of(self, tensor: Tensor) -> frozenset[int] | None:
+    def _origin_of(self, tensor: Tensor) -> _Origin:
         """The parameters that a tensor comes from: none of a buffer, None of an activation."""
+        spans = self._spans.of(tensor)
+        if spans is None:
+            return None
         start = int(tensor.storage_offset()) * tensor.element_size()
-        spans = self._spans.get(tensor.untyped_storage(), ())
         return next((indices for low, high, indices in spans if low <= start < high), None)
 
-    def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
+    def _track_derived(self, origins: list[_Origin], outputs: list[Tensor]) -> bool:
         """True if all inputs of an operator come from parameters and buffers; its results then have
         the same origin.
         """
-        origins = [self._origin_of(tensor) for tensor in tensors]
         known = [each for each in origins if each is not None]
         if not any(known) or len(known) < len(origins):
             return False

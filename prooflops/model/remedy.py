@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from accounting.units import with_unit
 from prooflops.memory import PredictedMemory
+from prooflops.memory.fits import reserved_bytes_of
 from prooflops.memory.prediction import UNSHARDED
 from prooflops.model.training import Training
 
@@ -49,7 +50,7 @@ def remedy_of(
             # Not every model has layers to recompute, or accepts another dtype.
             continue
         if held.fits_into(usable_bytes):
-            return Remedy(training.name, held.reserved_peak_bytes or 0)
+            return Remedy(training.name, reserved_bytes_of(held))
         if not training.is_8bit and training.dtype is None:
             shared.append((training, held))
     for exponent in range(1, MOST_DEVICES_LOG2 + 1):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from prooflops.memory import MeasuredMemory, measured_memory, why_uncounted
 from prooflops.memory.phases import highest
+from prooflops.memory.repetition import SECOND, take_two_steps
 from prooflops.model.factory import naming, user_code
 from prooflops.model.user_model import (
     Instance,
@@ -22,7 +22,7 @@ from prooflops.model.user_model import (
 
 GIVEN, GRADIENTS, STATE = "parameters, buffers, inputs", "gradients", "optimizer state"
 HELD, PEAK = "held for the backward pass", "peak of a step"
-STEP = ("forward", "backward", "update")
+STEP = ("forward", "backward", "step")
 LOWER_BOUND = "the workspace of some kernels is not known: the predicted peak is a lower bound"
 
 
@@ -57,15 +57,13 @@ class StepMemory:
     """The memory of a training step after the first one.
 
     `at_peak` has the predicted bytes of each class at the peak; it is empty where nothing is
-    predicted. `phase_peaks` are measured, and empty where nothing is; the phase "update" is the
-    optimizer's step.
+    predicted.
     """
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
     is_peak_lower_bound: bool
     at_peak: Mapping[str, int]
-    phase_peaks: dict[str, int]
 
     def row(self, name: str) -> MemoryRow:
         return next(row for row in self.rows if row.name == name)
@@ -90,22 +88,23 @@ def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepM
     if trial.memory is None:
         return None
     phases = trial.memory.phases
+    second = {name: phases[f"{SECOND}{name}"] for name in STEP}
     live = {name: phase.live_bytes for name, phase in phases.items()}
     measured = {
-        GIVEN: live["model"],
-        GRADIENTS: live["backward"] - live["cleared"],
+        GIVEN: live["built"],
+        GRADIENTS: second["backward"].live_bytes - live["zero_grad"],
         # Gradients of the first step are still there, and no activations are.
-        STATE: live["first update"] - live["first backward"],
-        HELD: live["forward"] - live["cleared"],
-        PEAK: max(phases[name].peak_bytes for name in STEP),
+        STATE: live["step"] - live["backward"],
+        HELD: second["forward"].live_bytes - live["zero_grad"],
+        PEAK: max(phase.peak_bytes for phase in second.values()),
     }
     remarks = [why_not]
     rows = [MemoryRow(name, None, size) for name, size in measured.items()]
     if predicted:
         rows = [replace(row, measured_bytes=measured[row.name]) for row in predicted.rows]
-        remarks += [_unexplained_bytes(live["model"] - (rows[0].predicted_bytes or 0))]
+        remarks += [_unexplained_bytes(live["built"] - (rows[0].predicted_bytes or 0))]
         remarks += predicted.remarks
-    charged = highest(phases[name].charged_peak_bytes for name in STEP)
+    charged = highest(phase.charged_peak_bytes for phase in second.values())
     if charged is not None:
         remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
     return StepMemory(
@@ -113,7 +112,6 @@ def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepM
         remarks=tuple(filter(None, remarks)),
         is_peak_lower_bound=predicted is not None and predicted.is_peak_lower_bound,
         at_peak=predicted.at_peak if predicted else {},
-        phase_peaks={name: phases[name].peak_bytes for name in STEP},
     )
 
 
@@ -133,25 +131,36 @@ def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:
     return instance, held
 
 
-def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
+def marked_steps(build: Callable[[], Instance], mark: Callable[[str], object]) -> Instance:
     """Builds a model and takes two steps, marking each phase."""
     instance = build()
-    mark("model")
-    instance.forward().backward()  # type: ignore[no-untyped-call]
-    refuse_sparse_gradients(instance)
-    mark("first backward")
-    instance.optimizer.step()
-    mark("first update")
-    instance.optimizer.zero_grad(set_to_none=True)
-    mark("cleared")
-    loss = instance.forward()
-    mark("forward")
-    loss.backward()  # type: ignore[no-untyped-call]
-    del loss
-    mark("backward")
-    instance.optimizer.step()
-    mark("update")
+    mark("built")
+    take_two_steps(InstanceSteps(instance, mark))
     return instance
+
+
+class InstanceSteps:
+    """The parts of a step of an instance, each marked."""
+
+    def __init__(self, instance: Instance, mark: Callable[[str], object]) -> None:
+        self.instance = instance
+        self.mark = mark
+
+    def passes(self, prefix: str) -> None:
+        loss = self.instance.forward()
+        self.mark(f"{prefix}forward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        refuse_sparse_gradients(self.instance)
+        self.mark(f"{prefix}backward")
+
+    def update(self, prefix: str) -> None:
+        self.instance.optimizer.step()
+        self.mark(f"{prefix}step")
+
+    def clear(self, prefix: str) -> None:
+        self.instance.optimizer.zero_grad(set_to_none=True)
+        self.mark(f"{prefix}zero_grad")
 
 
 def _unexplained_bytes(difference: int) -> str:
@@ -164,15 +173,3 @@ def _unexplained_bytes(difference: int) -> str:
     if difference:
         return f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
     return ""
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """The sum of numel × element_size over these tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' storages, each counted once."""
-    # A gradient may be a view that keeps a larger tensor alive.
-    storages = [each.untyped_storage() for each in tensors]
-    return sum({each._cdata: each.nbytes() for each in storages}.values())

@@ -106,9 +106,6 @@ class MeasuredStep:
                 rate = engineering(each.flops / each.seconds, "FLOP/s")
                 limit = engineering(ceiling, "FLOP/s")
                 yield f"{each.name} runs at {rate}, above this machine's best measured {limit}"
-        if self.is_apart(breakdown):
-            phases = engineering(breakdown.seconds, "s")
-            yield f"it takes {engineering(self.seconds, 's')}, but its phases {phases} in all"
         for label in self.labels:
             if label.startswith(CONTENDED):
                 yield label.removeprefix(f"{CONTENDED}: ")
@@ -124,13 +121,6 @@ class MeasuredStep:
         for what, share in shares.items():
             if share and share > 1:
                 yield f"it would be at {share:.0%} of {what}"
-
-    def is_apart(self, breakdown: Breakdown) -> bool:
-        """True if the phases of the step, timed apart, do not add up to it."""
-        if breakdown.is_compiled:
-            return False
-        apart = abs(breakdown.seconds / self.seconds - 1)
-        return apart > max(self.spread, WIDEST_SPREAD)
 
     @property
     def bound(self) -> str:

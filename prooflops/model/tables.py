@@ -54,8 +54,7 @@ def _details(examination: Examination) -> Iterator[Section]:
     if step:
         yield step_section(step, examination.unknown)
     if examination.is_measured:
-        yield phases_section(breakdown, memory, is_apart=examination.is_apart)
-        yield operators_section(breakdown)
+        yield operators_section(breakdown, is_compiled=examination.user_model.is_compiled)
 
 
 def answer_box(examination: Examination) -> Section:
@@ -262,33 +261,7 @@ def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose:
     return f"{whose}: {', '.join(parts)}"
 
 
-def phases_section(breakdown: Breakdown, memory: StepMemory | None, *, is_apart: bool) -> Section:
-    """The time of each phase; about so much where the phases do not add up to the step."""
-    rows = [["phase", "time", "share", "in operators", "calls", "peak memory"]]
-    for name, seconds in breakdown.phases_s.items():
-        own = [each for each in breakdown.operators if each.phase == name]
-        in_operators = sum(each.seconds for each in own)
-        times = [seconds_text(seconds), f"{seconds / breakdown.seconds:.1%}"]
-        times.append(seconds_text(in_operators))
-        if is_apart or in_operators > seconds:
-            times = [about(each) for each in times]
-        calls = f"{sum(each.calls for each in own):,}"
-        peak = bytes_text(memory.phase_peaks[name] if memory else None)
-        shown_name = "optimizer" if name == "update" else name
-        rows.append([shown_name, *times, calls, peak])
-    remark = (
-        "phases and operators are timed in different steps; the rest of a phase is Python, "
-        "autograd and dispatch"
-    )
-    if breakdown.is_compiled:
-        remark = (
-            "compiled: modules and operators are those of the code as it is written, timed "
-            "uncompiled"
-        )
-    return Section("forward, backward, optimizer", rows, [remark])
-
-
-def operators_section(breakdown: Breakdown) -> Section:
+def operators_section(breakdown: Breakdown, *, is_compiled: bool) -> Section:
     rows = [["operator", "phase", "calls", "time", "share", "FLOPs", "rate"]]
     total = sum(each.seconds for each in breakdown.operators)
     for each in breakdown.operators[:MOST_ROWS]:
@@ -298,9 +271,10 @@ def operators_section(breakdown: Breakdown) -> Section:
         time = [seconds_text(each.seconds), f"{each.seconds / total:.1%}"]
         rows.append([each.name, each.phase, f"{each.calls:,}", *time, flops, rate])
     more = len(breakdown.operators) - MOST_ROWS
-    return Section(
-        "operators by time", rows, [f"and {more} more, in the .json"] if more > 0 else []
-    )
+    remarks = [f"and {more} more, in the .json"] if more > 0 else []
+    if is_compiled:
+        remarks.append("those of the code as it is written, timed uncompiled, as the modules are")
+    return Section("operators by time", rows, remarks)
 
 
 def fits_section(fits: Fits) -> Section:

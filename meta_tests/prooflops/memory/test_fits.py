@@ -50,7 +50,7 @@ def test_the_largest_batch_fits_and_its_successor_does_not():
     fit, largest = predictions.fit(card, 2), predictions.largest(card, 2)
     assert fit.card == "RTX 4090"
     assert fit.fits
-    assert fit.unknown == {}
+    assert fit.unknown == []
     assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
     assert gets_through(step_of(largest))
     assert not gets_through(step_of(largest + 1))

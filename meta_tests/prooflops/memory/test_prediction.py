@@ -22,7 +22,7 @@ from meta_tests.prooflops.memory.predicting import (
     fewer,
     next_token_loss,
 )
-from prooflops.memory import TrainingStep, known_outputs, predicted_memory
+from prooflops.memory import TrainingStep, known_outputs, predicted_memory, repetition
 from prooflops.timing import one_thread
 
 
@@ -50,16 +50,72 @@ def test_a_long_net_holds_what_is_predicted_and_peaks_no_lower(name):
     assert_alike(*both(net.build, net.batch(), **net.options), least_share=0.7)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", LONG_NETS)
-def test_outputs_that_are_known_lie_as_those_that_torch_makes(name, monkeypatch):
+def test_what_is_known_of_outputs_and_passes_is_what_running_them_finds(name, device, monkeypatch):
     net = LONG_NETS[name]
-    options = {"loss": torch.mean, **net.options}
+    options = {"loss": torch.mean, **net.options, "device": device}
     chosen = options.get("optimizer", "adamw fused")
     options["optimizer"] = OPTIMIZERS.get(chosen, chosen)
     step = TrainingStep(net.build, net.batch(), **options)
-    found = step.predict().phases
+    found = step.predict()
     monkeypatch.setattr(known_outputs, "_follows_from_layouts", lambda _: False)
-    assert step.predict().phases == found
+    monkeypatch.setattr(known_outputs, "_is_number", lambda _: False)
+    monkeypatch.setattr(repetition.Repetition, "is_exact", lambda _: False)
+    run = step.predict()
+    assert run.phases == found.phases
+    assert run.unknown == found.unknown
+
+
+class Changing(nn.Linear):
+    """Does in its second pass, by a method named `way`, another thing than in its first."""
+
+    def __init__(self, way):
+        super().__init__(64, 64)
+        self.way = way
+        self.calls = 0
+        self.kept = None
+
+    def forward(self, x):
+        return super().forward(getattr(self, self.way)(x))
+
+    def counts_its_calls(self, x):
+        self.calls += 1
+        return x.exp().exp().exp() if self.calls == 1 else x
+
+    def keeps_its_output(self, x):
+        self.kept = x.exp()
+        return self.kept
+
+    def makes_a_tensor_once(self, x):
+        if self.kept is None:
+            self.kept = torch.ones_like(x)
+        return x * self.kept
+
+    def stays_the_same(self, x):
+        return x
+
+
+class Dropping(torch.optim.SGD):
+    """Drops the gradients at the end of its step."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.zero_grad()
+
+
+CHANGES = {
+    "counts_its_calls": "momentum foreach",
+    "keeps_its_output": "momentum foreach",
+    "makes_a_tensor_once": "momentum foreach",
+    "stays_the_same": partial(Dropping, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_a_second_step_that_differs_from_the_first_is_predicted(way):
+    build, batch = partial(Changing, way), torch.ones(512, 64)
+    assert_alike(*both(build, batch, optimizer=CHANGES[way]), least_share=0.9)
 
 
 def test_each_phase_leaves_bytes_of_its_class():
@@ -215,6 +271,6 @@ def test_what_is_not_predicted_is_refused_by_name(name):
 def test_on_the_cpu_a_peak_is_a_lower_bound_and_says_so():
     with predicted_memory("cpu") as held:
         kept = torch.ones(8)
-    assert held.unknown == {}
+    assert held.unknown == []
     assert held.is_lower_bound
     assert f"live_bytes={kept.nbytes}, peak_bytes=≥ {kept.nbytes}" in repr(held)

@@ -33,12 +33,10 @@ def with_times(examination, **figures):
     products = sorted(
         (row for row in breakdown.operators if row.flops), key=lambda row: (row.name, row.phase)
     )
-    phases = {"forward": 0.3 * seconds, "backward": 0.6 * seconds, "update": 0.1 * seconds}
     timed = replace(
         examination,
         breakdown=replace(
             breakdown,
-            phases_s=phases,
             operators=tuple(replace(row, seconds=row.flops / 1e6) for row in products),
             modules=tuple(
                 replace(row, forward_s=1e-3, backward_s=2e-3) for row in breakdown.modules
@@ -97,7 +95,6 @@ CASES = {
         "at 324% of this machine's best",
     ),
     "memory": ({"bytes_per_s": 1e3}, "of the bandwidth of copies"),
-    "phases": ({"seconds": 10.0}, "but its phases"),
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -72,12 +73,16 @@ def scratch_sizes(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, ...
         return None
     name = func._opname.rstrip("_")
     if name in FORMULAS:
-        names = [argument.name for argument in func._schema.arguments]
-        given = Given({**dict(zip(names, args, strict=False)), **kwargs}, out)
+        given = Given({**dict(zip(_argument_names(func), args, strict=False)), **kwargs}, out)
         return FORMULAS[name](given)
     if name in WITHOUT_SCRATCH or name.startswith("_foreach_"):
         return ()
     return None
+
+
+@cache
+def _argument_names(func: Any) -> list[str]:
+    return [argument.name for argument in func._schema.arguments]
 
 
 def _bytes(tensor: Tensor) -> int:

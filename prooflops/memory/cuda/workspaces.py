@@ -25,7 +25,7 @@ class Workspaces:
     def enter(self, ledger: Ledger, product: Operation) -> None:
         """Enters what this product is the first to need: autograd's thread has its own handle."""
         if self._cublas_bytes is None:
-            ledger.unknown_calls[UNKNOWN_CARD] += 1
+            ledger.unknown[UNKNOWN_CARD] = None
             return
         needed = {"cublas": self._cublas_bytes}
         if product.operator._opname == "addmm" and product.args[0].dim() == 1:
