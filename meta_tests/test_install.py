@@ -259,7 +259,6 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["--modle=tiny.py:factory"], "did you mean: --model for --modle?"),
         (
             ["{clone}", "--report", "{elsewhere}"],
             "write --report={elsewhere}, or pytest takes its rootdir from the",

@@ -17,7 +17,7 @@ import pytest
 from prooflops.copies import refuse_another_accounting
 from prooflops.suite_root import SUITE_PATHS, SUITE_ROOT
 from prooflops_gate import needs
-from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
+from prooflops_gate.plugin import refuse_rootdir_paths
 
 SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
 MODEL_TEST = "bench/test_user_model.py"
@@ -27,10 +27,6 @@ START = (
     "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
 )
 _runs_a_model = pytest.StashKey[bool]()
-
-
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    suggest_options(parser, pluginmanager, more="--model")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,6 @@ import pytest
 
 from prooflops_gate import run_state
 from prooflops_gate.options import (
-    GROUPS,
     Settings,
     add_options,
     history_folder,
@@ -31,29 +30,8 @@ DISTURBING = pytest.StashKey[Sequence[str]]()
 RECORDED = pytest.StashKey[list[str]]()
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
-    suggest_options(parser, pluginmanager, *GROUPS)
-
-
-def suggest_options(
-    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, *groups: str, more: str = ""
-) -> None:
-    """Has pytest's error for an unknown option name the option of these groups that it resembles.
-
-    `more` is one that is known beside them.
-    """
-    options = [option for group in groups for option in parser.getgroup(group).options]
-    names = [more, *(name for option in options for name in option.names())]
-    config = pluginmanager.get_plugin("pytestconfig")
-    given = (
-        {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
-    )
-    for word in sorted(word for word in given - {*names} if word.startswith("--")):
-        from difflib import get_close_matches
-
-        if close := get_close_matches(word, names, n=1, cutoff=0.8):
-            parser.extra_info["did you mean"] = f"{close[0]} for {word}?"
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from prooflops.suite.options import MACHINE_GROUP, RUN_GROUP
 from prooflops.suite.run import RUN
 from prooflops_gate.console.progress import Progress
-from prooflops_gate.plugin import suggest_options
 
 if TYPE_CHECKING:
     # A run without --model does not import what examines a model.
@@ -24,14 +22,13 @@ _trials_by_spec = pytest.StashKey["dict[str, Trial]"]()
 _examinations = pytest.StashKey["list[Examination]"]()
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup(MODEL_GROUP).addoption
     own = "report on the model of module:factory or path/to/file.py:factory; repeatable"
     add("--model", metavar="FACTORY", action="append", help=own)
     add("--fits", action="store_true", help="predict the cards that a step fits on")
     largest = "like --fits, and find the largest value of this argument of the factory; repeatable"
     add("--model-largest", metavar="ARGUMENT", action="append", default=[], help=largest)
-    suggest_options(parser, pluginmanager, RUN_GROUP, MACHINE_GROUP, MODEL_GROUP)
 
 
 # It runs after the suite's own, which chooses the device.

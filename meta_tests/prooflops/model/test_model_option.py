@@ -34,7 +34,6 @@ def reading(batch=2):
 REFUSED = {
     "--model few.py:scal": "did you mean 'scale'",
     "--model few.py:scale --model few.py:FEW": "few.py:FEW: the factory must be one of scale",
-    "--model few.py:scale --quikc": "did you mean: --quick for --quikc?",
     "--model few.py:scale --model-largest batch": "none: give it one, such as batch=8",
     "--model nets.py:small --model-largest size": "must be an argument of nets.py:small",
     "--model few.py:scale --claim demo.holds": "--model and --claim exclude each other",
