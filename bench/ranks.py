@@ -161,32 +161,16 @@ class Ranks:
             if rank != self.rank and self._store.check([f"failed/{rank}"])
         }
 
-    def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
-        """Per rank: the time of its own work, and how much later than the first it was done.
-
-        How late it came follows from how much less it waited there: clocks of different hosts are
-        not compared.
-        """
-        own, waits = [], []
+    def own_seconds(self, work: Callable[[], object], rounds: int) -> list[list[float]]:
+        """Per rank: the seconds of its own work in each round, which all begin together."""
+        own = []
         for _ in range(rounds):
             self.barrier()
             began = perf_counter()
             work()
             synchronise(self.device)
-            done = perf_counter()
-            self.barrier()
-            own.append(done - began)
-            waits.append(perf_counter() - done)
-        every = self.gather((own, waits))
-        longest = [max(column) for column in zip(*(waits for _, waits in every), strict=True)]
-        late = [
-            median(most - wait for most, wait in zip(longest, waits, strict=True))
-            for _, waits in every
-        ]
-        return [
-            {"own_s": median(own), "late_s": late[rank], "rounds_s": own}
-            for rank, (own, _) in enumerate(every)
-        ]
+            own.append(perf_counter() - began)
+        return self.gather(own)
 
     def alone(self, work: Callable[[], object], rounds: int) -> float:
         """Median time of `work` on rank 0, while the other ranks wait and compute nothing."""
@@ -284,18 +268,16 @@ class Ranks:
             pilot.append(max((timer() - start) / calls, 1e-9))
         return _slowest(self.gather(pilot))
 
-    def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
-        """Puts the arrivals of each rank into the record, and names the stragglers."""
+    def name_stragglers(self, benchmark: Any, own_s: Sequence[Sequence[float]]) -> None:
+        """Puts each rank's seconds of own work into the record, and names the stragglers."""
         ranks = benchmark.extra_info["ranks"]
-        for row, arrival in zip(ranks, found, strict=True):
-            row.update(own_s=arrival["own_s"], late_s=arrival["late_s"])
-        usual = median(arrival["own_s"] for arrival in found)
+        medians = [median(rounds) for rounds in own_s]
+        for row, seconds in zip(ranks, medians, strict=True):
+            row["own_s"] = seconds
         benchmark.extra_info["stragglers"] = [
             f"rank {rank} ({ranks[rank]['host']}, {ranks[rank]['device']}) took "
-            f"{found[rank]['own_s']:.3g} s "
-            f"for its own work, the median rank {usual:.3g} s, and came "
-            f"{found[rank]['late_s']:.3g} s late"
-            for rank in stragglers([arrival["rounds_s"] for arrival in found])
+            f"{medians[rank]:.3g} s for its own work, the median rank {median(medians):.3g} s"
+            for rank in stragglers(own_s)
         ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
+from statistics import median
 from typing import Any
 
 import pytest
@@ -115,8 +116,8 @@ def assert_waited(
     least = inf
     rounds = FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS
     for _ in range(MOST_LOOKS):
-        arrivals = ranks.arrivals(several, rounds)
-        least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
+        every = ranks.own_seconds(several, rounds)
+        least = min(least, *(time / calls for own_s in every for time in own_s))
         # All ranks come to the same decision.
         if seconds >= LEAST_WAITED_SHARE * least:
             break
@@ -376,9 +377,9 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     # The same number of rounds alone and at once; the first call of each is not timed.
     rounds = ranks.decide(max(FEWEST_ARRIVALS, min(ARRIVALS, int(PACES[pace].measure_s / seconds))))
     alone_s = ranks.alone(single.step, rounds)
-    arrivals = ranks.arrivals(single.step, rounds)
-    ranks.name_stragglers(benchmark, arrivals)
-    at_once_s = max(arrival["own_s"] for arrival in arrivals)
+    own_s = ranks.own_seconds(single.step, rounds)
+    ranks.name_stragglers(benchmark, own_s)
+    at_once_s = max(map(median, own_s))
     held = ranks.gather(held_by(training.optimizer))
     expected = expected_bytes(mode, shapes, ranks.size)
     for row, count in zip(benchmark.extra_info["ranks"], held, strict=True):

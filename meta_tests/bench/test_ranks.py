@@ -179,7 +179,6 @@ def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow):
         assert len(extra["stragglers"]) == 1, extra
         assert extra["stragglers"][0].startswith("rank 1 ("), extra
         assert extra["ranks"][1]["own_s"] > 0.1, extra
-        assert extra["ranks"][1]["late_s"] > max(0.05, extra["ranks"][0]["late_s"]), extra
     assert "straggler: rank 1 (" in slow.everything
     assert "straggler: rank 0 (" not in slow.everything
 
