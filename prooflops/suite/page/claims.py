@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from prooflops.suite.page import highlights
 from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
 from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.console.progress import minutes
@@ -22,7 +21,7 @@ MARKS = {
     "not checked": Mark("not checked", OPEN, "–"),
     "on record": Mark("on record", PLAIN, "§"),
 }
-PLURALS = {"holds": "hold", "FAILS": "FAIL", "error": "errors"}
+PLURALS = {"holds": "hold", "holds if": "hold if", "FAILS": "FAIL", "error": "errors"}
 WHOSE_FAULT = (
     "A crashed test contradicts no claim and says nothing about this machine. The suite, a "
     "package or a driver is at fault: please report it with the log."
@@ -37,12 +36,12 @@ def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
 
 
 def answer(claims: Sequence[Verdict]) -> tuple[Mark, str]:
-    """The one answer of a run of claims alone: how many, then the number of each verdict."""
+    """How many claims there are, then the number of each verdict; that of FAILS even if it is 0."""
     counts = Counter(claim.verdict for claim in claims)
     numbers = [
         f"{counts[word]} {word if counts[word] == 1 else PLURALS.get(word, word)}"
         for word in VERDICTS
-        if counts[word]
+        if counts[word] or word == "FAILS"
     ]
     tone, shape = GOOD, "✓"
     if counts["not checked"] == len(claims) or counts["error"]:
@@ -100,7 +99,6 @@ def claims_section(report: RunReport) -> Section:
         "Claims",
         _counts(report),
         left_open,
-        answer=highlights.sentence(report) if report.claims else "",
         parts=parts,
         anchor="claims",
         can_search=True,

@@ -1,4 +1,4 @@
-"""The run in one sentence, and what is unusual about the machine and the run."""
+"""What is unusual about the machine and the run."""
 
 from __future__ import annotations
 
@@ -21,28 +21,6 @@ USUAL_FLAGS = {
     "deterministic": False,
     "default_dtype": "float32",
 }
-
-
-def sentence(report: RunReport) -> str:
-    """The run in one sentence."""
-    if not report.claims:
-        return "No claim was checked."
-    counts = report.counts
-    numbers = {
-        "true here": counts["holds"],
-        "true under a condition": counts["holds if"],
-        "wrong on any machine": counts["corrected"],
-        "contradicted here": counts["FAILS"],
-        "crashed": counts["error"],
-        "not checked": counts["not checked"],
-        "on record": counts["on record"],
-    }
-    said = [
-        f"{number} {word}"
-        for word, number in numbers.items()
-        if number or word == "contradicted here"
-    ]
-    return f"{many(sum(numbers.values()), 'claim')}: {', '.join(said)}."
 
 
 def unusual(report: RunReport) -> list[str]:

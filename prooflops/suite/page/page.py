@@ -77,7 +77,7 @@ def page_of(report: RunReport) -> Page:
 def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
     advice, command = delivery.REPEAT, report.command
-    if report.claims and not (report.figures or report.undecided_floors):
+    if is_of_claims(report):
         mark, text = claims.answer(report.claims)
     else:
         beside = delivery.disturbance(report.benchmarks)
@@ -94,9 +94,22 @@ def headline(report: RunReport) -> Headline:
     return Headline(mark, text, [fact for fact in facts if fact], command, advice)
 
 
+def is_of_claims(report: RunReport) -> bool:
+    """True if the headline counts the verdicts, because the run judges nothing else."""
+    return bool(report.claims) and not (report.figures or report.undecided_floors)
+
+
+def claims_sentence(report: RunReport) -> list[str]:
+    """The number of each verdict in a sentence, unless the headline says it."""
+    if is_of_claims(report):
+        return []
+    mark, numbers = claims.answer(report.claims)
+    return [f"{mark.word}: {numbers}."] if report.claims else ["No claim was checked."]
+
+
 def _lead(report: RunReport) -> list[str]:
     """The claims in a sentence, what was stated and stays open, then what is red."""
-    lines = [highlights.sentence(report), *measured(report), *undecided(report)]
+    lines = [*claims_sentence(report), *measured(report), *undecided(report)]
     failing = report.with_verdicts("FAILS")
     if failing:
         named = ", ".join(f"`{each.id}`" for each in failing)
@@ -106,7 +119,7 @@ def _lead(report: RunReport) -> list[str]:
         lines.append(f"Failing benchmarks: {', '.join(f'`{name}`' for name in names)}.")
     if report.errors:
         number = many(len(report.errors), "test")
-        lines.append(f"{number} crashed, which says nothing about this machine.")
+        lines.append(f"Errors of the suite, not of this machine: {number}.")
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from prooflops.suite import commands, listing
-from prooflops.suite.page import claims, delivery, highlights, page
+from prooflops.suite.page import claims, delivery, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
@@ -35,11 +35,14 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for section in (
         page.benchmarks_section(report),
         Section("benchmarks without a result", unmeasured_table(report.unmeasured, FEW)),
-        Section("verdicts", remarks=[highlights.sentence(report)] if report.claims else ()),
     ):
-        if section.rows or section.remarks:
+        if section.rows:
             terminal.section(section.title)
             terminal.write_line("\n".join(medium.section_lines(section, width)))
+    if report.claims:
+        terminal.section("verdicts")
+        for line in page.claims_sentence(report):
+            terminal.write_line("\n".join(medium.wrapped(line, width)))
     _print_claims(terminal, finished, known, width)
     if report.figures:
         terminal.section("does it deliver?")

@@ -245,10 +245,10 @@ def test_the_memory_roof_meets_every_ceiling_and_begins_left_of_every_kernel(rep
 @pytest.mark.parametrize(
     ("verdicts", "tone", "said"),
     [
-        (["holds", "holds", "corrected"], "good", "3 claims: 2 hold, 1 corrected"),
+        (["holds", "holds", "corrected"], "good", "3 claims: 2 hold, 1 corrected, 0 FAIL"),
         (["holds", "FAILS"], "bad", "2 claims: 1 holds, 1 FAILS"),
-        (["holds", "error"], "open", "2 claims: 1 holds, 1 error"),
-        (["not checked"], "open", "1 claim: 1 not checked"),
+        (["holds if", "error"], "open", "2 claims: 1 holds if, 0 FAIL, 1 error"),
+        (["not checked"], "open", "1 claim: 0 FAIL, 1 not checked"),
     ],
 )
 def test_a_run_of_claims_alone_leads_with_their_verdicts(report, verdicts, tone, said):
