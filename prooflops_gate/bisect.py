@@ -19,6 +19,8 @@ import pytest
 
 from prooflops_gate import git, sides
 from prooflops_gate.comparison import Comparison, Stopped, compare
+from prooflops_gate.console.progress import minutes
+from prooflops_gate.console.tables import many
 from prooflops_gate.question import Question
 from prooflops_gate.report.sentences import sentence
 from prooflops_gate.revision import Revision, meant, shallow
@@ -58,6 +60,8 @@ class Bisection:
         whole = {name: Step("bad", sentence(row)) for name, row in slow.items()}
         self.steps: dict[str, dict[str, Step]] = {self.bad_commit: whole}
         self.logs: dict[str, list[str]] = {}
+        # git's line on the commits that are left.
+        self.left = ""
         bad = Revision(self.bad_commit, "the worktree of the bisection")
         self.tree = sides.checkout(bad, root, question.processes)
         self.top = git.repository_of(self.tree.root) or self.tree.root
@@ -85,6 +89,7 @@ class Bisection:
                 )
             last = commit
             if name not in self.steps.get(commit, {}):
+                self.question.say(f"{self.left}, now {self.described(commit)}")
                 self.steps.setdefault(commit, {}).update(self.measured(commit, open_))
             self.bisect(self.steps[commit][name].word)
         self.logs[name] = [
@@ -100,7 +105,8 @@ class Bisection:
         Checks another commit out, without files that tests and Python left there.
         """
         self.git("reset", "--quiet", "--hard")
-        self.git("bisect", *words)
+        said = self.git("bisect", *words)
+        self.left = said.partition("\n")[0] or self.left
         self.git("clean", "-ffdxq")
 
     def found(self) -> list[str]:
@@ -147,7 +153,7 @@ class Bisection:
         ).split()
         measured = [commit for commit in order if name in self.steps.get(commit, {})]
         steps = [f"  {commit[:9]}  {self.steps[commit][name]}" for commit in measured]
-        return [*steps, f"  git bisect log: {'; '.join(self.logs[name])}"]
+        return [*steps, f"  git's steps: {'; '.join(self.logs[name])}"]
 
     def described(self, commit: str) -> str:
         return self.git(
@@ -184,7 +190,9 @@ def bisect(question: Question, commit: str) -> Comparison:
         notes += [f"{said}, for {names[0]}{others}:", *bisection.evidence(names[0])]
         said_of |= dict.fromkeys(names, said)
     rows = tuple(with_commit(row, said_of.get(row.name, "")) for row in found.rows)
-    return replace(found, rows=rows, notes=tuple(notes))
+    compared = many(len(bisection.steps), "comparison")
+    effort = f"{compared} in {minutes(time.monotonic() - question.began)}"
+    return replace(found, rows=rows, notes=tuple(notes), effort=effort)
 
 
 def ratio_of(row: Row) -> float:

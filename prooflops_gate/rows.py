@@ -122,22 +122,24 @@ def _cells(row: Row) -> list[str]:
 
 
 def interval(effect: Effect) -> str:
-    """The bounds of an effect as text.
+    """The bounds of an effect as text, at one level everywhere, whichever look decided.
 
-    With too few pairs for its level, a lower confidence is named.
+    With too few pairs for it, a lower confidence is named.
 
     >>> from prooflops_gate.statistics.effects import paired
     >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
     '1.000 to 1.200, 88%'
     >>> interval(paired([1.0], [1.1], level=0.01))
     'one pair'
+    >>> after = [1 + number / 100 for number in range(13)]
+    >>> [interval(paired([1.0] * 13, after, level=level)) for level in (0.01, 0.0002)]
+    ['1.030 to 1.090', '1.030 to 1.090']
     """
-    if math.isfinite(effect.high):
-        return f"{effect.low:.3f} to {effect.high:.3f}"
     low, high, level = effect.bounds(SHOWN_LEVEL)
     if level >= 0.5:
         return "one pair"
-    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%"
+    sure = f", {math.floor(100 * (1 - level) + 0.5)}%" if level > SHOWN_LEVEL else ""
+    return f"{low:.3f} to {high:.3f}{sure}"
 
 
 def _figure(row: Row, value: Any) -> str:

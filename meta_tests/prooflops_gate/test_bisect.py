@@ -98,7 +98,9 @@ def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
     assert f"  {broken}  skip  it cannot be run: " in done.output, done.output
     assert "half a commit" in done.output, done.output
     assert f"  {worst}  bad  " in done.output, done.output
-    assert "git bisect log: git bisect start" in done.output, done.output
+    assert "git's steps: git bisect start" in done.output, done.output
+    assert re.search(rf"Bisecting: .* left .*, now {broken} \(", done.output), done.output
+    assert re.search(r"2 SLOWER; [45] comparisons in ", done.output), done.output
     assert state(six_commits) == mine
     assert worktrees(six_commits) == 1, "a worktree is left"
 
