@@ -41,12 +41,14 @@ class CapturedTensors(KnownCopies):
     def __init__(self, copies: Copies, note: Callable[[Tensor], object]) -> None:
         super().__init__(copies)
         self._note = note
+        self._made: list[Tensor] = []
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
         known = super()._copy_of(tensor)
         if isinstance(tensor, FakeTensor) or known is not tensor:
             return known
         copied = self._copies.tensor(tensor, "a tensor that the model or the loss captures")
+        self._made.append(copied)
         self._note(copied)
         return copied
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,8 @@ class Copies:
 
     def __init__(self, device: str | torch.device) -> None:
         self._device = torch.device(device)
-        self._storages: dict[int, Tensor] = {}
-        self._tensors: dict[int, Tensor] = {}
+        self._storages: MutableMapping[int, Tensor] = {}
+        self._tensors: MutableMapping[int, Tensor] = {}
         # No other tensor or storage gets the address of one that is alive.
         self._originals: list[Tensor] = []
 
@@ -37,7 +38,12 @@ class Copies:
 
     def has(self, tensors: Iterable[Tensor]) -> bool:
         """True if a copy was made of one of them."""
-        return not self._tensors.keys().isdisjoint(map(id, tensors))
+        return any(id(each) in self._tensors for each in tensors)
+
+    def release(self) -> None:
+        """Keeps no copy alive any longer: what a module drops is gone."""
+        self._storages = WeakValueDictionary(self._storages)
+        self._tensors = WeakValueDictionary(self._tensors)
 
     def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:
         """A leaf, or a parameter of a parameter; the same for the same tensor.

@@ -91,6 +91,7 @@ class TrainingStep:
             held.name("buffers", fake.buffers())
             held.mark("built")
             batch = copies.tree((self.inputs, self.targets))
+            copies.release()
             with CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor])):
                 held.enter_two_steps(fake, _Steps(self, fake, batch, held.mark))
         return held

@@ -52,6 +52,7 @@ def fake_step(
     copies = Copies(device)
     with predicted_memory(device, classes=CLASSES, copies=copies, workspaces=workspaces) as held:
         instance = make(copies)
+        copies.release()
         held.name("buffers", instance.module.buffers())
         held.name("inputs", tensors_of((instance.arguments, instance.keywords)))
         held.name(STATE, tensors_of([*instance.optimizer.state.values()]))

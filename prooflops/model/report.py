@@ -219,6 +219,7 @@ class _Given:
         """Copies of the module, its inputs and its optimizer, the loss, and the stated D."""
         copies = Copies(next(module.parameters()).device)
         made = self.on(module, copies)
+        copies.release()
         return *made[:3], self.loss and partial(_on_copies, copies, self.loss), self.stated
 
     def fake(self, module: nn.Module, copies: Copies) -> Instance:

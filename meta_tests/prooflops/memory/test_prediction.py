@@ -74,7 +74,7 @@ class Changing(nn.Linear):
         super().__init__(64, 64)
         self.way = way
         self.calls = 0
-        self.kept = None
+        self.kept = torch.ones(64, 64)
 
     def forward(self, x):
         return super().forward(getattr(self, self.way)(x))
@@ -87,8 +87,12 @@ class Changing(nn.Linear):
         self.kept = x.exp()
         return self.kept
 
+    def frees_a_tensor(self, x):
+        self.kept = None
+        return x
+
     def makes_a_tensor_once(self, x):
-        if self.kept is None:
+        if self.kept.shape != x.shape:
             self.kept = torch.ones_like(x)
         return x * self.kept
 
@@ -107,6 +111,7 @@ class Dropping(torch.optim.SGD):
 CHANGES = {
     "counts_its_calls": "momentum foreach",
     "keeps_its_output": "momentum foreach",
+    "frees_a_tensor": "momentum foreach",
     "makes_a_tensor_once": "momentum foreach",
     "stays_the_same": partial(Dropping, momentum=0.9),
 }
