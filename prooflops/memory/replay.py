@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from prooflops.memory.caching_allocator import Block, CachingAllocator, OutOfMem
 from prooflops.memory.ledger import Event, Ledger, Storage
 from prooflops.memory.phases import PhaseBytes
 from prooflops.memory.repetition import SECOND
+from prooflops.memory.search import largest_size
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,7 @@ class Growth:
         10
         """
 
-        def is_too_large(size: int) -> bool:
-            return not self.of_size(size).fits_into(capacity_bytes)
+        def does_fit(size: int) -> bool:
+            return self.of_size(size).fits_into(capacity_bytes)
 
-        beyond = 1
-        while beyond <= ceiling and not is_too_large(beyond):
-            beyond *= 2
-        found = range(beyond // 2 + 1, min(beyond, ceiling + 1))
-        return beyond // 2 + bisect_left(found, True, key=is_too_large)
+        return largest_size(does_fit, lambda: 0, 1, ceiling)
