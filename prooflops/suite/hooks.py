@@ -304,9 +304,6 @@ def pytest_runtest_makereport(
             evidence.fault = "the device or its driver"
     # xdist sends plain data on.
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]
-    # JUnit's XML has the properties of this report.
-    if result.when == "teardown":
-        result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:
         registry = item.config.stash[RUN].registry
         result.sections.append(

@@ -31,16 +31,6 @@ class Evidence:
     crash: str = ""
     fault: str = ""
 
-    @property
-    def properties(self) -> list[tuple[str, object]]:
-        """These facts as test properties of JUnit's XML."""
-        rows: list[tuple[str, object]] = [("claim", claim) for claim in self.claims]
-        rows += [("figure", figure) for figure in self.figures]
-        texts = {"unmet": self.unmet, "crash": self.crash, "fault": self.fault}
-        rows += [(key, text) for key, text in texts.items() if text]
-        rows.append(("cases", self.cases))
-        return rows
-
 
 EVIDENCE = pytest.StashKey[Evidence]()
 LONGEST_REASON = 600

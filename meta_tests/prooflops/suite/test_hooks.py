@@ -85,9 +85,7 @@ def whole_house(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole_run(whole_house):
     """One run over all of it."""
-    return whole_house.run(
-        "--device", "cpu", "--peak", "bf16=989e12", "-v", "--junitxml", "junit.xml"
-    )
+    return whole_house.run("--device", "cpu", "--peak", "bf16=989e12", "-v")
 
 
 @pytest.fixture(scope="module")
