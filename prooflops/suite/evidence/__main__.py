@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return check(options.check)
     try:
         file = chosen_file(options, rest)
-        with locked(file, options.resume) as lock:
+        with locked(file, is_resumed=bool(options.resume)) as lock:
             return run(file, options, arguments_of(file, rest), lock, commands.given(arguments))
     except Refused as error:
         print(error, file=sys.stderr)
@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const=Path(),
         metavar="FILE",
-        help="resume this run (default: the newest unfinished one); --out names a new file",
+        help="resume this run (default: the newest unfinished one)",
     )
     made.add_argument(
         "--minutes",
@@ -174,6 +174,8 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
         raise Refused("--minutes must be above 1.5: no test starts in the last 1.5 minutes")
     if not 0 < options.timeout <= FOREVER_S:
         raise Refused(f"--timeout must be above 0 and at most {FOREVER_S:,.0f} s")
+    if options.resume and options.out:
+        raise Refused("--resume adds to the file that it resumes: drop --out, or resume a copy")
     if options.resume == Path():
         unfinished = unfinished_in(RUNS, [])
         if unfinished is None:
@@ -211,12 +213,11 @@ def remove_old_runs(folder: Path) -> None:
 
 
 @contextmanager
-def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
-    """Opens the file for this run alone, with the lines of the one to resume. Raises Refused."""
-    if resumed and not EvidenceFile(resumed).plan:
-        raise Refused(f"--resume {resumed}: this file has no run")
-    if resumed:
-        refuse_complete(EvidenceFile(resumed), f"--resume {resumed}", "without --resume")
+def locked(file: EvidenceFile, *, is_resumed: bool) -> Iterator[int]:
+    """Opens the file of a run that is not complete, for this run alone. Raises Refused."""
+    option, how = ("--resume", "without --resume") if is_resumed else ("--out", "in another file")
+    if is_resumed and not file.plan:
+        raise Refused(f"--resume {file.path}: this file has no run")
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         lock = open(file.path, "ab")  # noqa: SIM115 - closed below
@@ -235,34 +236,12 @@ def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
             except OSError:
                 # A file system without locks.
                 break
-        if resumed and resumed.resolve() != file.path.resolve():
-            copy_lines(EvidenceFile(resumed), file)
-        else:
-            refuse_complete(file, f"--out {file.path}", "in another file")
+        if file.plan and not file.remaining():
+            raise Refused(
+                f"{option} {file.path}: this run of {machine_of(file.plan)} is complete: "
+                f"all {len(file.plan['tests'])} tests have ended; start another run {how}"
+            )
         yield lock.fileno()
-
-
-def refuse_complete(file: EvidenceFile, option: str, how: str) -> None:
-    """Raises Refused for a run that has nothing left to measure."""
-    if file.plan and not file.remaining():
-        raise Refused(
-            f"{option}: this run of {machine_of(file.plan)} is complete: "
-            f"all {len(file.plan['tests'])} tests have ended; start another run {how}"
-        )
-
-
-def copy_lines(resumed: EvidenceFile, file: EvidenceFile) -> None:
-    """Adds the lines of the run to resume.
-
-    Raises Refused where the file is another machine's run.
-    """
-    if file.plan and machine_of(file.plan) != machine_of(resumed.plan):
-        raise Refused(
-            f"{file.path} is a run of {machine_of(file.plan)}, but {resumed.path} is a run "
-            f"of {machine_of(resumed.plan)}: name another --out"
-        )
-    known = {*file.lines()}
-    file.append_lines([line for line in resumed.lines() if line not in known])
 
 
 def arguments_of(file: EvidenceFile, given: Sequence[str]) -> list[str]:
