@@ -17,7 +17,7 @@ import pytest
 from prooflops.copies import refuse_another_accounting
 from prooflops.suite_root import SUITE_PATHS, SUITE_ROOT
 from prooflops_gate import needs
-from prooflops_gate.plugin import refuse_rootdir_paths
+from prooflops_gate.options import refuse_rootdir_paths
 
 SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
 MODEL_TEST = "bench/test_user_model.py"

@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,23 +297,30 @@ def _impossible(found: Settings) -> Mapping[str, object]:
 
 
 def _check_paths(config: pytest.Config) -> None:
-    """Refuses a path as a word of its own.
+    here, words = config.invocation_params.dir.resolve(), given_words(config)
+    files = [_flag(name) for name in ("baseline", *FILES)]
+    refuse_rootdir_paths(here, words, files)
+    # Another checkout has settings of its own, also one within this folder.
+    refuse_rootdir_paths(here, words, ("--gate-versus", "--gate-bisect"), also_within=True)
 
-    Before pytest knows our options, it may take its rootdir from it.
-    """
-    given = list(itertools.pairwise(given_words(config)))
-    here = config.invocation_params.dir.resolve()
-    for name in ("baseline", "versus", "bisect", *FILES):
-        text = config.getoption(f"gate_{name}")
-        if text and (_flag(name), text) in given:
-            path = (here / text).resolve()
-            if (path.is_file() and not path.is_relative_to(here)) or (
-                name in ("versus", "bisect") and path.exists()
-            ):
-                raise ValueError(
-                    f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its "
-                    "rootdir there"
-                )
+
+def refuse_rootdir_paths(
+    here: Path,
+    words: Sequence[str],
+    options: Collection[str],
+    suffix: str = "",
+    *,
+    also_within: bool = False,
+) -> None:
+    """Refuses `--option /another/folder`: pytest may take its rootdir from a word of its own."""
+    for name, path in itertools.pairwise(words):
+        if name not in options or not (here / path).exists():
+            continue
+        if also_within or not (here / path).resolve().is_relative_to(here):
+            raise pytest.UsageError(
+                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the "
+                "path"
+            )
 
 
 def refuse_unwritable(name: str, path: Path, kind: str) -> None:

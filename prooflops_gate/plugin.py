@@ -6,9 +6,7 @@ pytest and the standard library, and does nothing unless one of its options is g
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from prooflops_gate.options import (
     add_options,
     history_folder,
     marker_settings,
+    refuse_rootdir_paths,
     refuse_unwritable,
     settings,
 )
@@ -74,22 +73,6 @@ def pytest_load_initial_conftests(
     if "--gate-history" in args and not hasattr(early_config.option, "report"):
         parser.addoption("--report", help="folder of the history's page")
         refuse_rootdir_paths(early_config.invocation_params.dir, args, ("--report",))
-
-
-def refuse_rootdir_paths(
-    here: Path, args: list[str], options: tuple[str, ...], suffix: str = ""
-) -> None:
-    """Refuses `--option /another/folder`, as pytest would take its rootdir from the path."""
-    for name, path in itertools.pairwise(args):
-        if (
-            name in options
-            and (here / path).exists()
-            and not (here / path).resolve().is_relative_to(here)
-        ):
-            raise pytest.UsageError(
-                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the "
-                "path"
-            )
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
