@@ -160,7 +160,7 @@ def timed_and_counted(
     halfway = question.ends - left_s / 2
     examined = tuple(timed.test for timed in first.after.values())
     template = Task(examined=examined)
-    times = Times(first.after, rule, question.ends, pace.later(share_s), template)
+    times = Times(first.after, rule, question.ends, pace.later(share_s), template, question.say)
     times.measure(first.measured, first.took_s)
     timing = Riding(times, memory)
     counted = instructions_of(first.measured, question.settings.min_instructions, pace.start_cpu_s)

@@ -24,8 +24,6 @@ def exhaust(
     said_at, said = -math.inf, None
     while True:
         task = instrument.next_task(time.monotonic())
-        for line in instrument.news():
-            say(line)
         began = time.monotonic()
         if not task or began + task.needs_s > task.ends:
             return
@@ -57,8 +55,7 @@ class Riding:
 
     def __init__(self, times: Times, memory: Memory) -> None:
         self.times, self.memory = times, memory
-        self.next_task, self.progress = times.next_task, times.progress
-        self.news, self.decide = times.news, times.decide
+        self.next_task, self.progress, self.decide = times.next_task, times.progress, times.decide
 
     @property
     def stage(self) -> object:

@@ -65,9 +65,6 @@ class Instrument(Protocol):
     def stage(self) -> object:
         """A value that changes with the plan; None while nothing new is to be said."""
 
-    def news(self) -> Sequence[str]:
-        """Lines on what the latest pair has decided."""
-
     def progress(self) -> str:
         """The undecided benchmarks and the time that they are expected to take, in a line."""
 

@@ -144,10 +144,6 @@ class Instructions:
         is_planned = self.batch.is_at_look or self.pairs == 1
         return (self.pairs, *self.batch.names) if is_planned else None
 
-    def news(self) -> list[str]:
-        # A count confirms a slowdown only beside its time.
-        return []
-
     def progress(self) -> str:
         benchmarks = many(len(self.batch.names), "benchmark")
         pairs = f"{many(self.batch.missing, 'pair')} under valgrind"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
 from prooflops_gate.console.progress import minutes
@@ -38,7 +38,8 @@ class Times:
     """The times of benchmarks until `ends`, on the monotonic clock.
 
     `plan` sets the pace of each pair, and leaves out benchmarks that are too long; without it all
-    run at the first pace. `template` has the rest of each task.
+    run at the first pace. `template` has the rest of each task. `say` takes a line for each
+    slowdown once a pair confirms it.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Times:
         ends: float,
         plan: PacePlan | None = None,
         template: Task = ANY_TASK,
+        say: Callable[[str], None] = print,
     ) -> None:
         self.rule, self.ends, self.plan, self.template = rule, ends, plan, template
+        self.say = say
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {name: ([], []) for name in names}
         # Why benchmarks are left out, as they are too long.
         self.given_up = plan.given_up if plan else {}
@@ -63,9 +66,8 @@ class Times:
         self._only: Container[str] = self.sides
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
-        # The benchmarks that got slower, by the latest pair, and those of them that it confirms.
+        # The benchmarks that got slower, by the latest pair.
         self.slower: list[str] = []
-        self._news: list[str] = []
         # True if the next pair measures plain slowdowns alone, and how many others wait for them.
         self._are_plain, self._waiting = False, 0
         # True if a pair has shown how long the next ones take, and that over the plan's duration.
@@ -87,7 +89,9 @@ class Times:
         plain = {row.name for row in rows if self.rule.is_plain(row)}
         due = self._due(wanted, plain)
         slower = [row.name for row in rows if row.verdict == "SLOWER"]
-        self._news = [name for name in slower if name not in self.slower]
+        for name in slower:
+            if name not in self.slower:
+                self.say(f"SLOWER: {name}")
         self.slower = slower
         self.has_failed = self.rule.has_failed(rows)
         # A plain slowdown is confirmed soonest where the next pairs measure nothing else.
@@ -164,10 +168,6 @@ class Times:
     def stage(self) -> object:
         """A value that changes when a look decides; None before a pair has shown its duration."""
         return (*self.open.values(), *self.slower) if self._is_timed else None
-
-    def news(self) -> list[str]:
-        """A line for each slowdown that the latest pair confirms."""
-        return [f"SLOWER: {name}" for name in self._news]
 
     def progress(self) -> str:
         left = max(count - self._kept(name) for name, count in self.open.items())

@@ -101,23 +101,28 @@ def sentence(row: Row) -> str:
     >>> sentence(Row("t.py::test_a", "memory", 1024, 2048, "MORE MEMORY"))
     't.py::test_a takes 100.0 % more memory, 1.0 KiB -> 2.0 KiB'
     """
+    return row.name + "".join(_linked(row))
+
+
+def _linked(row: Row) -> tuple[str, str]:
+    """What joins the name of a row to its result, and the result."""
     before, after = figures(row)
     where = f": {first_function(row.where)}" if row.where else ""
     if row.verdict == "MISSING":
-        return f"{row.name}: {row.note}, and its {row.quantity} was {before} before"
+        return ": ", f"{row.note}, and its {row.quantity} was {before} before"
     if row.verdict == "GONE":
-        return f"{row.name} is gone: {row.note}"
+        return " is ", f"gone: {row.note}"
     if row.verdict == "NEW":
         note = f" ({row.note})" if row.note else ""
-        return f"{row.name} is new: {row.quantity} {after}{note}"
+        return " is ", f"new: {row.quantity} {after}{note}"
     if row.quantity in RESOURCES:
         ratio = row.after / row.before if row.before else None
-        return f"{row.name} takes {amount(ratio, row.quantity)}, {before} -> {after}{where}"
-    if row.effect is None:
-        is_open = row.is_time and row.verdict == "INCONCLUSIVE"
-        found = f"is not decided: {row.note}" if is_open else f"{row.quantity} is {after}"
-        return f"{row.name} {found}" if is_open else f"{row.name}: {found}, but was {before}"
-    return f"{row.name} {_of_time(row)}{where}"
+        return " ", f"takes {amount(ratio, row.quantity)}, {before} -> {after}{where}"
+    if row.effect:
+        return " " if row.by == INSTRUCTIONS else " is ", _of_time(row, row.effect) + where
+    if row.is_time and row.verdict == "INCONCLUSIVE":
+        return " is ", f"not decided: {row.note}"
+    return ": ", f"{row.quantity} is {after}, but was {before}"
 
 
 def amount(ratio: float | None, quantity: str) -> str:
@@ -136,24 +141,23 @@ def amount(ratio: float | None, quantity: str) -> str:
     return f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else fewer} {quantity}"
 
 
-def _of_time(row: Row) -> str:
+def _of_time(row: Row, effect: Effect) -> str:
     """The results of time and instructions for a benchmark; the deciding one comes first."""
-    assert row.effect
     before_after = " -> ".join(figures(row))
-    counted, grew = row.instructions, row.effect.ratio > 1
+    counted, grew = row.instructions, effect.ratio > 1
     if row.by == INSTRUCTIONS:
         takes = amount(counted, INSTRUCTIONS) if counted else "about as many instructions"
-        bounds = bounds_of(row.effect, with_direction=True)
+        bounds = bounds_of(effect, with_direction=True)
         return f"takes {takes}; its time is uncertain: {bounds}, {before_after}"
-    time, said = f"{change_within(row.effect)}, {before_after}", ""
+    time, said = f"{change_within(effect)}, {before_after}", ""
     if counted == 1:
         said = ", with the same instructions"
     elif counted:
         also = "and" if (counted > 1) == grew else "though it"
         said = f", {also} takes {amount(counted, INSTRUCTIONS)}"
     if row.verdict == "INCONCLUSIVE":
-        return f"is not decided: {time}{said}"
-    return f"is {time}{said}"
+        return f"not decided: {time}{said}"
+    return f"{time}{said}"
 
 
 def reason(row: Row, *, test: str = "") -> str:
@@ -162,9 +166,7 @@ def reason(row: Row, *, test: str = "") -> str:
     >>> reason(Row("t.py::test_a", "memory", 1024, 2048, "MORE MEMORY"), test="t.py::test_a")
     'MORE MEMORY: takes 100.0 % more memory, 1.0 KiB -> 2.0 KiB'
     """
-    said = sentence(row)
-    if row.name == test:
-        said = said.removeprefix(test).lstrip(": ").removeprefix("is ")
+    said = _linked(row)[1] if row.name == test else sentence(row)
     return f"{row.verdict}: {said}"
 
 

@@ -107,8 +107,12 @@ def test_a_plain_slowdown_is_confirmed_alone_before_the_others(monkeypatch):
         now[0] += sum(costs_s[name] for name in task.tests)
         return run.take(task)
 
+    def say(line):
+        said.append((now[0], line))
+
+    run.times.say = say
     run.times.measure(run.measured(run.names, 0), 9.0)
-    exhaust(run.times, take, lambda line: said.append((now[0], line)))
+    exhaust(run.times, take, say)
     assert said == [
         (3.0, "times of 2 benchmarks: 6 more pairs, about 18 s"),
         (6.0, "times of 1 benchmark that is plainly slower: 5 more pairs, about 5 s"),
