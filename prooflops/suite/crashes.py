@@ -6,10 +6,8 @@ import sys
 from collections.abc import Iterable
 
 import pytest
-import torch
 from torch.autograd.gradcheck import GradcheckError
 
-OURS = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
 # Exceptions that contradict a claim: from `assert`, `pytest.raises` and `gradcheck`.
 CONTRADICTIONS = (AssertionError, pytest.fail.Exception, GradcheckError)
 
@@ -31,24 +29,6 @@ def crash_of(error: BaseException) -> str:
         crashes = [crash_of(part) for part in parts]
         return _joined(crashes) if all(crashes) else ""
     return "" if isinstance(error, CONTRADICTIONS) and not _is_of_torch(error) else one_line(error)
-
-
-def fault_of(error: BaseException) -> str:
-    """The likely culprit of a crash, by its type and the package in which it was raised.
-
-    >>> fault_of(MemoryError()), fault_of(ModuleNotFoundError("triton"))
-    ('too little free memory', 'a missing or incompatible package')
-    """
-    if parts := getattr(error, "exceptions", ()):
-        return _joined(map(fault_of, parts))
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return "too little free memory"
-    if isinstance(error, ImportError):
-        return "a missing or incompatible package"
-    package = _module_of(error).partition(".")[0]
-    if package in OURS or package.startswith("test_") or not package:
-        return "this suite"
-    return f"{package}, or how this suite calls it"
 
 
 def _is_flaky(error: BaseException) -> bool:

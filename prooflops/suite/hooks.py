@@ -39,7 +39,7 @@ from prooflops.suite.collection import (
 )
 from prooflops.suite.commands import PYTEST, command_of
 from prooflops.suite.controller import Controller, task_of
-from prooflops.suite.crashes import crash_of, fault_of, one_line
+from prooflops.suite.crashes import crash_of, one_line
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.floors import (
     reference_floors,
@@ -298,10 +298,8 @@ def pytest_runtest_makereport(
         evidence.crash = (
             crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
         )
-        evidence.fault = fault_of(error) if evidence.crash else ""
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"{LOST}{lost} [after {item.nodeid}]"
-            evidence.fault = "the device or its driver"
     # xdist sends plain data on.
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]
     if evidence.claims and result.failed:

@@ -27,9 +27,8 @@ class Evidence:
     cases: int = 0
     # The required hardware that this machine lacks.
     unmet: str = ""
-    # The error that ended it, if it does not contradict its claims, and whose fault that may be.
+    # The error that ended it, if it does not contradict its claims.
     crash: str = ""
-    fault: str = ""
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
@@ -98,7 +97,6 @@ def outcome_of(report: pytest.TestReport) -> Outcome | None:
         test=report.nodeid,
         status=_status(report, evidence),
         reason=evidence.crash or _reason(report),
-        fault=evidence.fault,
         cases=evidence.cases,
         duration=report.duration,
         figures=tuple(evidence.figures),

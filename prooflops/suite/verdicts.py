@@ -37,8 +37,6 @@ class Outcome:
     figures: tuple[str, ...] = ()
     # A failure that --known-failures lists.
     known: bool = False
-    # This suite, torch, the driver or the memory may be the cause of a crash.
-    fault: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from prooflops.suite.commands import MAKE, PYTEST, command_of
 from prooflops_gate.console.tables import many
 from prooflops_gate.run_state import plain_figure
 
-SUITE = "the suite"
 RED_STATUSES = ("failed", "error", "timed out", "crashed")
 HALF_A_LOG_CHARACTERS = 60_000
 
@@ -68,7 +67,7 @@ class Rows:
         """
         ended = {row["test"]: row for row in self.rows("end")}
         for row in self.rows("fault"):
-            faulty = {"status": "error", "reason": row["why"], "outcomes": [], "fault": SUITE}
+            faulty = {"status": "error", "reason": row["why"], "outcomes": []}
             ended[row["test"]] = {**ended[row["test"]], **faulty}
         return ended
 

@@ -17,10 +17,6 @@ from prooflops_gate.history.records import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[3]
 BENCHMARKS = "bench/"
-CAUSES_OF_A_LOST_PROCESS = {
-    "crashed": "a native library, the driver or the machine: its process died",
-    "timed out": "unknown: it hung, or is too slow on this machine",
-}
 
 
 def registry_here() -> Registry:
@@ -29,7 +25,11 @@ def registry_here() -> Registry:
 
 def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
     """The outcomes of a test that has ended; one without a report is an error."""
-    found = [Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]]
+    found = []
+    for each in row["outcomes"]:
+        # Evidence of before says whose fault a crash may be.
+        facts = {key: value for key, value in each.items() if key != "fault"}
+        found.append(Outcome(**{**facts, "figures": tuple(each["figures"])}))
     return found or [Outcome(test, "error", row["reason"], cases=0)]
 
 
@@ -50,16 +50,13 @@ def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
 
 
 def red_tests(rows: Rows) -> list[dict[str, Any]]:
-    """Each test that failed or crashed, with its claims, and whose fault a crash may be."""
-    tests, found = rows.plan["tests"], []
-    for test, row in rows.ended().items():
-        if row["status"] in RED_STATUSES:
-            faults = [each.get("fault") for each in row["outcomes"]]
-            known = CAUSES_OF_A_LOST_PROCESS.get(row["status"], "")
-            fault = row.get("fault") or next(filter(None, faults), known)
-            facts = {key: row[key] for key in ("test", "status", "reason")}
-            found.append({**facts, "fault": fault, "claims": tests.get(test, [])})
-    return found
+    """Each test that failed or crashed, with its claims."""
+    tests = rows.plan["tests"]
+    return [
+        {**{key: row[key] for key in ("test", "status", "reason")}, "claims": tests.get(test, [])}
+        for test, row in rows.ended().items()
+        if row["status"] in RED_STATUSES
+    ]
 
 
 def unmeasured(rows: Rows) -> list[dict[str, str]]:

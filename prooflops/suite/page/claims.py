@@ -71,9 +71,8 @@ def red_sections(report: RunReport) -> list[Section]:
 
 
 def _error_row(red: RedTest) -> list[str]:
-    reason = literal(red.reason)
-    why = f"{reason}; at fault: {red.fault}" if red.fault else reason
-    return [f"`{red.test}`", red.status, why, ", ".join(f"`{claim}`" for claim in red.claims)]
+    claims = ", ".join(f"`{claim}`" for claim in red.claims)
+    return [f"`{red.test}`", red.status, literal(red.reason), claims]
 
 
 def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:

@@ -19,7 +19,7 @@ from prooflops.suite.registry import Registry, Source
 from prooflops.suite.verdicts import VERDICTS, Verdict
 
 # The version of the form of verdicts.json, raised for incompatible changes.
-SCHEMA = 2
+SCHEMA = 3
 # The keys that verdicts.json copies from the fingerprint, a RunReport and a claim.
 VERSION_KEYS = ("torch", "python", "driver", "cuda", "hip")
 RUN_KEYS = ("date", "duration_s", "command", "revision", "pace")
@@ -30,14 +30,12 @@ CLAIM_KEYS = ("statement", "condition", "correction", "note")
 class RedTest:
     """A test that did not pass.
 
-    One that failed contradicts its claims; one with another status came to no answer. `fault` says
-    whose fault that may be, where it is known.
+    One that failed contradicts its claims; one with another status came to no answer.
     """
 
     test: str
     status: str
     reason: str
-    fault: str = ""
     claims: Sequence[str] = ()
 
     @property
