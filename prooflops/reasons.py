@@ -1,3 +1,4 @@
-"""The opening of a skip reason by which the page recognises a benchmark that was too slow."""
+"""Openings of skip reasons by which the page recognises why a benchmark has no figure."""
 
 TOO_SLOW = "too slow here"
+NO_BANDWIDTH = "memory bandwidth was not measured"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from accounting.devices import cpu_flops_per_cycle
+from prooflops.reasons import NO_BANDWIDTH
 from prooflops.suite.page.delivery import disturbance
 from prooflops.suite.page.measurement import CONTENDED, Measurement
 from prooflops.suite.page.run_report import RunReport
@@ -28,7 +29,7 @@ def unusual(report: RunReport) -> list[str]:
     return [
         *_slow_dtypes(report),
         *_disturbed(report.benchmarks),
-        *_ceilings(report.benchmarks),
+        *_bandwidth(report),
         *_settings(report),
     ]
 
@@ -86,10 +87,12 @@ def _speeds(benchmarks: Sequence[Measurement]) -> str:
     )
 
 
-def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+def _bandwidth(report: RunReport) -> Iterable[str]:
+    reasons = report.unmeasured.values()
+    yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
     multiples = [
         bench.number("cache_multiple")
-        for bench in benchmarks
+        for bench in report.benchmarks
         if bench.level == "memory" and bench.has("cache_multiple")
     ]
     if multiples and min(multiples) < FEWEST_CACHES:
