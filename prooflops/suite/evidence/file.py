@@ -137,18 +137,17 @@ class EvidenceFile(Rows):
         self.path = path
 
     def append(self, event: str, **row: Any) -> None:
-        """Appends one line and flushes it to the disk."""
-        content = {"event": event, **row, "at": round(time.time(), 3)}
-        self.append_lines([json.dumps(content, default=plain_figure).encode()])
+        self.extend([{"event": event, **row, "at": round(time.time(), 3)}])
 
-    def append_lines(self, lines: list[bytes]) -> None:
-        """Appends lines as they are and flushes them to the disk."""
+    def extend(self, rows: list[dict[str, Any]]) -> None:
+        """Appends rows and flushes them to the disk."""
+        lines = [json.dumps(row, default=plain_figure).encode() + b"\n" for row in rows]
         with open(self.path, "ab+", buffering=0) as file:
             file.seek(max(file.tell() - 1, 0))
             # A kill may have cut off the last line.
             is_whole = file.read(1) in (b"", b"\n")
             # One write, as other processes append to the same file.
-            file.write((b"" if is_whole else b"\n") + b"".join(line + b"\n" for line in lines))
+            file.write((b"" if is_whole else b"\n") + b"".join(lines))
             os.fsync(file.fileno())
 
     def lines(self) -> list[bytes]:
@@ -181,7 +180,7 @@ def saved(rows: Rows, folder: Path) -> EvidenceFile:
     """Writes these rows to a new file in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = new_file(folder)
-    file.append_lines([json.dumps(row, default=plain_figure).encode() for row in rows.rows()])
+    file.extend(rows.rows())
     return file
 
 
