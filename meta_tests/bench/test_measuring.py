@@ -11,7 +11,7 @@ import torch
 
 from accounting.roofline import Work, matmul_work
 from bench import cache, measuring, timing
-from bench.ceilings import PROBE, Ceilings
+from bench.ceilings import PROBE, REGIMES, Ceilings
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
@@ -124,6 +124,22 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
     assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
 
 
+def test_each_call_follows_a_set_up(scripted):
+    clock, call = scripted([0.001])
+    prepared = set()
+
+    def function():
+        prepared.remove("once")
+        call()
+
+    measure(clock).work(
+        function,
+        Work(0, 8),
+        setup=lambda: prepared.add("once"),
+        check=lambda result: None,
+    )
+
+
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
     with simulated(Card(memory_bytes=2**30)) as kernels:
@@ -220,11 +236,16 @@ def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     assert skips(partial(measure().skip_if_longer, flops, "fp32", ceilings)) == is_skipped
 
 
-def test_a_quiet_moment_is_as_fast_as_its_fastest_round(monkeypatch):
-    rounds = SimpleNamespace(times_s=[0.2, 0.1, 0.4])
+def test_a_quiet_moment_is_as_fast_as_its_fastest_round_and_a_burst_as_its_fastest_five(
+    monkeypatch,
+):
+    rounds = SimpleNamespace(times_s=[0.8, 0.5, 0.4, 0.2, 0.3, 0.1], median_s=0.35)
     monkeypatch.setattr("bench.ceilings.timing.time", lambda *_, **__: rounds)
-    slowed = Ceilings(CPU, SHORT, _flop_per_s={("fp32", "sustainable"): 1e3})
+    known = {("fp32", regime): 1e-3 for regime in REGIMES}
+    slowed = Ceilings(CPU, SHORT, _flop_per_s=known)
     assert slowed.quietly("fp32") == pytest.approx(2 * PROBE["cpu"] ** 3 / 0.1)
+    assert slowed.remeasure("fp32", lambda: None, 3, "achievable") == pytest.approx(3 / 0.3)
+    assert slowed.remeasure("fp32", lambda: None, 1, "achievable") == pytest.approx(3 / 0.3)
 
 
 def skips(function):

@@ -31,6 +31,15 @@ def test_the_parts_of_a_step_follow_one_another_and_add_up_to_it():
     assert list(step.part_times_s(readings.__next__, 1).values()) == [1, 3, 5]
 
 
+def test_a_step_in_micro_batches_is_the_step_of_the_whole_batch():
+    work = Workload(DeepLinear(dim=8, layers=2), batch=4)
+    whole, parts = (Step(work, "fp32", torch.device("cpu"), micro_batches=n) for n in (1, 4))
+    torch.testing.assert_close(parts.gradients(), whole.gradients())
+    first, second = whole(), whole()
+    assert second < first
+    torch.testing.assert_close([parts(), parts()], [first, second])
+
+
 @pytest.mark.parametrize("skipped", [0, 2])
 def test_a_deep_linear_net_learns_though_a_scaler_skips_its_first_steps(skipped):
     """As in fp16, whose scaler begins with a factor at which gradients overflow."""
