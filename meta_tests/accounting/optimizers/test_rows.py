@@ -121,6 +121,11 @@ def test_state_appears_when_it_is_allocated_under_the_optimizers_names(
         assert names == {*own, *row.scalars}
 
 
+def test_one_vector_among_matrices_is_refused_where_matrices_alone_have_a_state():
+    with pytest.raises(ValueError, match="must be shapes of matrices"):
+        memory.optimizer_state_bytes([(2, 3), (4,)], "muon")
+
+
 # What bitsandbytes 0.50.2 kept after two steps of parameters of these shapes, fp32 or bf16.
 KEPT_IN_8_BITS = [
     ([(50, 100), (64, 100)], "adam-8bit", 2 * (11_400 + (20 + 25) * 4 + 1024)),

@@ -193,6 +193,7 @@ def test_a_solution_costs_a_factorisation_and_two_triangular_solves():
     assert cost(lambda: linalg.solve(x, b)) == factorisation + 2 * triangle
     assert cost(lambda: torch.cholesky_solve(b, x)) == 2 * triangle
     assert cost(lambda: linalg.cholesky(x)) == factorisation // 2
+    assert cost(lambda: linalg.lu_factor(x.cfloat())) == 4 * factorisation
     assert cost(lambda: linalg.det(x)) == factorisation
     assert cost(lambda: linalg.inv(x)) == 3 * factorisation
 
@@ -221,6 +222,7 @@ def added_at_indices():
 
 def copies_and_casts():
     torch.cat([wide, wide]).to(torch.bfloat16).t().contiguous()
+    torch.t_copy(wide)
 
 
 def draws_and_orders():

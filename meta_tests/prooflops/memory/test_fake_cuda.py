@@ -221,24 +221,29 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kern
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width", "is_masked", "scratch"),
+    ("dtype", "width", "kv_heads", "is_masked", "scratch"),
     [
         # Row sums, and the gradient of the queries, of 2 · 4 · 256 rows of 64, in fp32.
-        (torch.bfloat16, 64, False, 4 * 2048 + 4 * 2048 * 64),
+        (torch.bfloat16, 64, 4, False, 4 * 2048 + 4 * 2048 * 64),
+        # They, and gradients of keys and values for each of four heads, in bf16.
+        (torch.bfloat16, 64, 1, False, 4 * 2048 + 4 * 2048 * 64 + 2 * 2 * 2048 * 64),
         # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
-        (torch.float32, 64, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+        (torch.float32, 64, 4, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
         # Row sums; for each of 8 heads, 2 · 2 tiles of 128 queries and 64 columns, with a lock.
-        (torch.bfloat16, 128, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
+        (torch.bfloat16, 128, 4, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
     ],
 )
-def test_attention_backward_holds_scratch_beside_its_gradients(dtype, width, is_masked, scratch):
+def test_attention_backward_holds_scratch_beside_its_gradients(
+    dtype, width, kv_heads, is_masked, scratch
+):
     with predicted_memory("cuda", compute_capability=(8, 0), workspaces=False) as held:
         # Tokens before heads in memory, as layers have them: then nothing is copied.
         options = {"dtype": dtype, "device": "cuda"}
-        heads = [torch.empty(2, 256, 4, width, **options).transpose(1, 2) for _ in range(3)]
+        numbers = (4, kv_heads, kv_heads)
+        heads = [torch.empty(2, 256, each, width, **options).transpose(1, 2) for each in numbers]
         mask = torch.empty(256, 256, **options) if is_masked else None
         leaves = [head.requires_grad_() for head in heads]
-        out = functional.scaled_dot_product_attention(*leaves, mask)
+        out = functional.scaled_dot_product_attention(*leaves, mask, enable_gqa=kv_heads < 4)
         gradient = torch.empty_like(out)
         held.mark("forward")
         out.backward(gradient)

@@ -123,6 +123,20 @@ def test_a_second_step_that_differs_from_the_first_is_predicted(way):
     assert_alike(*both(build, batch, optimizer=CHANGES[way]), least_share=0.9)
 
 
+def test_an_operator_of_the_users_is_asked_each_time_and_a_number_keeps_its_value():
+    """The layouts of the operands do not say what either makes."""
+    grow = torch.library.custom_op(
+        "meta_tests::grow", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    sizes = iter(range(3))
+    grow.register_fake(lambda x: x.new_empty(next(sizes)))
+    with predicted_memory():
+        x = torch.empty((), dtype=torch.long)
+        assert [grow(x).numel() for _ in range(3)] == [0, 1, 2]
+        x.add(1)
+        assert torch.tensor(3).add(1).item() == 4
+
+
 def test_each_phase_leaves_bytes_of_its_class():
     net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
     step = TrainingStep(
