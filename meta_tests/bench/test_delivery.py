@@ -13,7 +13,7 @@ from accounting.devices.floors import floor_of
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
 from bench.products import product
-from bench.streams import STREAMS, Arrays
+from bench.streams import Arrays
 from bench.transfers import transfer
 from meta_tests.card.api import simulated
 from meta_tests.card.card import Card
@@ -47,29 +47,6 @@ DECIDED = [
 @pytest.mark.parametrize(("figure", "value", "at_clock", "is_enough"), DECIDED)
 def test_a_figure_reaches_its_floor_or_falls_short(figure, value, at_clock, is_enough):
     assert floor_of(H100, figure).is_met(value, at_clock) == is_enough
-
-
-# A healthy card reaches this share of its dense peak in products.
-HEALTHY = {
-    H100: 0.79,
-    "H200 SXM 141GB": 0.79,
-    "A100 SXM4 80GB": 0.85,
-    "B200": 0.77,
-    "RTX 4090": 0.9,
-    "L4": 0.55,
-}
-LOWEST_OF_A_FLEET = 0.94
-
-
-@pytest.mark.parametrize(("label", "share"), HEALTHY.items())
-def test_no_healthy_card_falls_short(label, share):
-    shares = dict.fromkeys(("fp32", "bf16", "fp16"), share) | dict.fromkeys(STREAMS, 0.9)
-    short = {
-        figure
-        for figure, healthy in shares.items()
-        if not floor_of(label, figure).is_met(LOWEST_OF_A_FLEET * healthy)
-    }
-    assert not short
 
 
 @pytest.fixture
@@ -183,7 +160,6 @@ SLOWED = [
         {"power_limit": 400_000, "reasons": 0x4},
         "throttled: power limit 400 W, by default 700 W",
     ),
-    ("bf16", "clock", 0.7, {"temperature": 92, "reasons": 0x40}, "temperature 92 °C"),
     ("bf16", "clock", 0.7, {"reasons": 0x4}, "power-limited: 1.28 of 1.98 GHz"),
     (
         "copy",
@@ -233,11 +209,8 @@ def test_impossible_floors_are_refused_before_anything_runs():
     ("text", "message"),
     [
         ("memory=", "the number is missing, as in memory="),
-        ("=", "the figure must be one of bf16, fp16"),
         ("memory=nan", "must be a finite number above 0, got 'nan'"),
-        ("mfu=-0.4", "must be a finite number above 0, got '-0.4'"),
         ("link=52", "52.0 B/s is impossible; in bytes per second, 52 GB/s is link=52e9"),
-        ("all-reduce=52e18", "is impossible; in bytes per second"),
         ("launch=8e-9", "8 ns is impossible; in seconds"),
     ],
 )

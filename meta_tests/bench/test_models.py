@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
-from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, norm, reduced
+from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
 from meta_tests.accounting.test_models import one_thread  # noqa: F401  # a fixture
 
 
@@ -36,13 +36,6 @@ def test_rotary_embedding_turns_each_pair_as_a_complex_number():
     turned = torch.complex(*x.chunk(2, dim=-1)) * torch.exp(1j * angles)
     right = torch.cat((turned.real, turned.imag), dim=-1)
     torch.testing.assert_close(RotaryEmbedding()(x), right, rtol=1e-5, atol=1e-5)
-
-
-@reduced_presets
-def test_a_layer_norm_alone_subtracts_the_mean(model):
-    x = torch.randn(3, model.dim)
-    is_same = torch.allclose(norm(model)(x), norm(model)(x + 1), atol=1e-4)
-    assert is_same is (model.norm == "layernorm")
 
 
 @reduced_presets

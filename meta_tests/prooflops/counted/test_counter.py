@@ -123,12 +123,6 @@ def step_on(device):
     return lambda: layers(torch.empty(2, 4, 6, device=device)).sum().backward()
 
 
-def test_the_meta_device_costs_the_same_and_holds_nothing():
-    on_cpu = flops_of(step_on("cpu"))
-    on_meta = flops_of(step_on("meta"))
-    assert on_meta.by_operator() == on_cpu.by_operator()
-
-
 @pytest.mark.parametrize("outside", [True, False], ids=["count in fake mode", "fake mode in count"])
 def test_fake_tensors_cost_the_same(outside):
     on_cpu = flops_of(step_on("cpu"))
@@ -145,19 +139,18 @@ def test_fake_tensors_cost_the_same(outside):
 @pytest.mark.skipif(
     torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
 )
-def test_a_convolution_net_costs_what_was_counted_on_an_h200():
-    """cuDNN's batch norm costs what torch's own does; the record knew no backward of it."""
+def test_a_convolution_net_costs_the_same_on_cuda():
+    """cuDNN's batch norm costs what torch's own does."""
     with predicted_memory("cuda"), counted.flops() as count:
         step = NETS["conv"].step()
         net = fake_copy(step.build(), "cuda")
         out = net(torch.empty(16, 3, 128, 128, device="cuda"))
         step.loss(out, torch.empty(16, dtype=torch.long, device="cuda")).backward()
-    assert count.forward == 3649085440
-    assert count.backward == 6065045504
     assert count.unknown == {}
     with counted.flops() as on_cpu:
         out = convolutions()(torch.zeros(16, 3, 128, 128))
         step.loss(out, torch.zeros(16, dtype=torch.long)).backward()
+    assert count.step == on_cpu.step
     assert count.elementwise == on_cpu.elementwise
 
 

@@ -84,14 +84,6 @@ def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
     assert predictions.largest(card, 1) == 2
 
 
-def test_cards_with_the_same_kernels_share_predictions():
-    told = []
-    predictions = predictions_of(step_of, told)
-    for name in ("A100 SXM4 80GB", "L4"):
-        predictions.fit(cuda_card(name), 2)
-    assert told == [(2, (8, 0))]
-
-
 def test_memory_is_what_torch_sees_less_the_context():
     # Read on one H200 by cudaMemGetInfo: all of it, and what was free with no tensor yet.
     total = 150_109_880_320
