@@ -116,12 +116,14 @@ def _memory_of(held: PredictedMemory) -> StepMemory:
     """The memory of the second step."""
     forward, backward, step = (held.phases[f"{SECOND}{name}"] for name in STEP)
     highest = max((forward, backward, step), key=lambda phase: phase.peak_bytes)
-    left = forward.live_by_class
+    left, before = forward.live_by_class, held.phases["zero_grad"].live_by_class
+    # A module may keep an output for its next pass.
+    activations = left.get("activations", 0) - before.get("activations", 0)
     rows = (
         MemoryRow(GIVEN, sum(left.get(name, 0) for name in ("parameters", "buffers", "inputs"))),
         MemoryRow(GRADIENTS, backward.live_by_class.get(GRADIENTS, 0)),
         MemoryRow(STATE, step.live_by_class.get(STATE, 0)),
-        MemoryRow(HELD, left.get("activations", 0)),
+        MemoryRow(HELD, activations),
         MemoryRow(PEAK, highest.peak_bytes),
     )
     return StepMemory(

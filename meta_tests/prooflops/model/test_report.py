@@ -155,6 +155,26 @@ def test_a_loss_that_names_the_modules_parameters_steps_the_copy():
     assert 0.9 * measured < predicted <= measured
 
 
+class Reader(nn.Linear):
+    """Adds its last output to its input, as a reader of a stream does."""
+
+    state = None
+
+    def forward(self, x):
+        out = super().forward(x if self.state is None else x + self.state)
+        self.state = out.detach()
+        return out
+
+
+def test_a_module_that_keeps_an_output_holds_what_is_measured():
+    report = prooflops.model_report(Reader(64, 64), torch.ones(512, 64), "SGD", measure=True)
+    held = {row.name: row for row in report.examination.memory.rows}
+    for name in ("parameters, buffers, inputs", "gradients", "held for the backward pass"):
+        assert held[name].predicted_bytes == held[name].measured_bytes, held[name]
+    assert 0.9 * report.measured_peak_bytes < report.predicted_peak_bytes
+    assert report.predicted_peak_bytes <= report.measured_peak_bytes
+
+
 def linear():
     return nn.Linear(100, 100)
 
