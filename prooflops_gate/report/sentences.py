@@ -18,8 +18,8 @@ MERGE = "merge: the next run compares with it"
 # Each verdict that fails a run has a next step.
 NEXT_STEPS = {
     "SLOWER": f"read {ROWS_NAME}; if the slowdown is intended, {MERGE}",
-    "MORE MEMORY": "if it is intended, merge, or set gate_memory = show",
-    "CHANGED": f"if it is intended, {MERGE}",
+    "MORE MEMORY": "if the growth is intended, merge, or set gate_memory = show",
+    "CHANGED": f"if the change is intended, {MERGE}",
     "MISSING": "find out why the test did not run, or set gate_missing = report",
 }
 # Each reason for an open benchmark has a remedy.
