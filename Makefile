@@ -2,7 +2,7 @@
 # make evidence   the same in slices of 9 minutes, each of which goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants a sample of 40 that the commit draws; runs what else takes long,
+# make prove      plants every fault, where make test plants a sample of 25 that the commit draws; runs what else takes long,
 #                 a thousand seeds of each drawn test of the claims, and 50 mutants of the code
 # make lint       lint, types, import rules and workflows
 # make docs       builds the site into site/; read it with: python -m http.server --directory site

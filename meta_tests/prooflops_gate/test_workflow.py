@@ -262,6 +262,7 @@ ON_HARDWARE = {
 }
 
 
+@pytest.mark.prove(sample=1)
 @pytest.mark.parametrize(
     ("tutorial", "view", "variables"),
     [("gate", masked, {}), ("model", str, {}), ("hardware", str, ON_HARDWARE)],
