@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accounting.memory import tensor_bytes
 from prooflops.memory import measured_memory, why_uncounted
 from test_claims.oracles import low_precision
-from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
+from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_losses, quantised
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import (
@@ -98,13 +98,14 @@ def test_quantising_rounds_to_nearest_and_passes_gradients_within_the_range(devi
 
 
 @lru_cache
-def trained(device, target, bits=32, master=True):
-    return low_precision.fitted(device, target, bits, master)
+def trained(device, bits=32, master=True):
+    return low_precision.fitted(device, bits, master)
 
 
-def loss_after(device, target, bits):
-    """The loss of a net that was trained in fp32 and then rounded."""
-    return fresh_loss(low_precision.with_bits(trained(device, target), bits), target)
+@lru_cache
+def losses_after(device, bits):
+    """The losses of nets that were trained in fp32 and then rounded."""
+    return fresh_losses(low_precision.with_bits(trained(device), bits))
 
 
 each_target = pytest.mark.parametrize("target", low_precision.TARGETS)
@@ -115,13 +116,13 @@ each_target = pytest.mark.parametrize("target", low_precision.TARGETS)
 def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
     device, record_figure, target
 ):
-    exact = fresh_loss(trained(device, target), target)
-    untrained = fresh_loss(low_precision.fitted(device, target, steps=0), target)
-    times = {bits: loss_after(device, target, bits) / exact for bits in (8, 4, 3, 2)}
+    exact = fresh_losses(trained(device))[target]
+    untrained = fresh_losses(low_precision.fitted(device, steps=0))[target]
+    times = {bits: losses_after(device, bits)[target] / exact for bits in (8, 4, 3, 2)}
     said = ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items())
     record_figure(f"loss {exact:.4f}; {said}")
     at_most(exact, untrained / 10, "the loss of a trained net")
-    right = times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5
+    right = times[8] < 1.1 < times[4] < times[3] < times[2] > 10
     assert right, f"with fewer bits the loss is {said}"
 
 
@@ -249,8 +250,8 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(device, sp
 def test_quantising_afterwards_loses_less_than_training_in_few_bits(
     device, record_figure, target, bits
 ):
-    after = loss_after(device, target, bits)
-    within = fresh_loss(trained(device, target, bits, master=False), target)
+    after = losses_after(device, bits)[target]
+    within = fresh_losses(trained(device, bits, master=False))[target]
     record_figure(
         f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them"
     )
@@ -262,13 +263,13 @@ def test_quantising_afterwards_loses_less_than_training_in_few_bits(
 def test_training_two_bits_with_a_wide_copy_beats_quantising_afterwards(
     device, record_figure, target
 ):
-    after = loss_after(device, target, 2)
-    aware = low_precision.with_bits(trained(device, target, 2), 2)
-    within = fresh_loss(aware, target)
+    after = losses_after(device, 2)[target]
+    aware = low_precision.with_bits(trained(device, 2), 2)
+    within = fresh_losses(aware)[target]
     record_figure(
         f"2 bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy"
     )
-    rows = [row for layer in aware if hasattr(layer, "weight") for row in layer.weight]
+    rows = [row for layer in aware[::2] for row in layer.weight.flatten(0, 1)]
     levels = max(len(row.unique()) for row in rows)
 
     at_most(levels, 3, "values in a row of weights")

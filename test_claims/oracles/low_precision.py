@@ -170,22 +170,35 @@ def unpacked_int4(packed):
     return nibbles - 16 * (nibbles > 7)
 
 
-class QuantisedLinear(nn.Linear):
-    """A linear layer that computes in `bits` bits, and trains the fp32 weight behind."""
+class QuantisedLinear(nn.Module):
+    """Linear layers, one for each target, that compute in `bits` bits.
+
+    They train the fp32 weights behind.
+    """
 
     bits = 32
 
-    def forward(self, x):
-        return nn.functional.linear(
-            x, quantised(self.weight, self.bits) if self.bits < 32 else self.weight, self.bias
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        shapes = (outputs, inputs), (1, outputs)
+        self.weight, self.bias = (
+            nn.Parameter(torch.empty(len(TARGETS), *shape).uniform_(-1, 1) * inputs**-0.5)
+            for shape in shapes
         )
+
+    def forward(self, x):
+        weights = self.rounded(self.bits) if self.bits < 32 else self.weight
+        return torch.baddbmm(self.bias, x, weights.mT)
+
+    def rounded(self, bits):
+        return quantised(self.weight.flatten(0, 1), bits).view_as(self.weight)
 
 
 @torch.no_grad()
 def round_weights(net, bits):
     for layer in net:
-        if isinstance(layer, nn.Linear):
-            layer.weight.copy_(quantised(layer.weight, bits))
+        if isinstance(layer, QuantisedLinear):
+            layer.weight.copy_(layer.rounded(bits))
     return net
 
 
@@ -194,8 +207,8 @@ def with_bits(net, bits):
     return round_weights(copy.deepcopy(net), bits)
 
 
-def fitted(device, target, bits=32, master=True, steps=250):
-    """A net fitted to a target by AdamW with weights in `bits` bits.
+def fitted(device, bits=32, master=True, steps=350):
+    """Nets that AdamW fitted to each target with weights in `bits` bits.
 
     With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the
     rounded ones are kept.
@@ -213,12 +226,12 @@ def fitted(device, target, bits=32, master=True, steps=250):
         if master and isinstance(layer, QuantisedLinear):
             layer.bits = bits
     x = (torch.rand(256, 4) * 2 - 1).to(device)
-    y = target_of(x, target)
+    y = targets_of(x)
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3, fused=True)
     for _ in range(steps):
         optimizer.zero_grad()
-        error = net(x) - y
-        error.square().mean().backward()
+        error = net(x.expand(len(TARGETS), -1, -1)) - y
+        error.square().mean((1, 2)).sum().backward()
         optimizer.step()
         if not master:
             round_weights(net, bits)
@@ -228,21 +241,20 @@ def fitted(device, target, bits=32, master=True, steps=250):
 TARGETS = ("wave", "bowl", "fold")
 
 
-def target_of(x, name):
-    """One number for each row of four."""
+def targets_of(x):
+    """For each target one number for each row of four."""
     first, second, third, fourth = x.split(1, dim=1)
-    if name == "wave":
-        return torch.sin(3 * first) + second * third
-    if name == "bowl":
-        return first * second + third.square()
-    return (first - second).abs() + 0.5 * torch.cos(2 * fourth)
+    wave = torch.sin(3 * first) + second * third
+    bowl = first * second + third.square()
+    fold = (first - second).abs() + 0.5 * torch.cos(2 * fourth)
+    return torch.stack([wave, bowl, fold])
 
 
 @torch.no_grad()
-def fresh_loss(net, target):
-    """Mean square error on data that no training saw."""
-    device = next(net.parameters()).device
+def fresh_losses(nets):
+    """Mean square errors by target, on data that no training saw."""
+    device = next(nets.parameters()).device
     drawn = torch.rand(512, 4, generator=torch.Generator().manual_seed(7))
     x = 2 * drawn.to(device) - 1
-    error = net(x) - target_of(x, target)
-    return float(error.square().mean())
+    errors = nets(x.expand(len(TARGETS), -1, -1)) - targets_of(x)
+    return dict(zip(TARGETS, errors.square().mean((1, 2)).tolist(), strict=True))
