@@ -43,24 +43,44 @@ def default_dtype():
     torch.set_default_dtype(before)
 
 
+# A second process: its answers, and then the second of two ranks, until it is killed.
 FRESH = """
+import sys
 import torch
+class Idle:
+    def __getattr__(self, _):
+        return lambda function=None, *_, **__: function
+# torch imports its compiler with the first optimizer, which takes longer than all the rest.
+torch._dynamo = sys.modules["torch._dynamo"] = Idle()
 of = torch.backends
 print(torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32)
 from test_claims.oracles.training import random_run
 # A sum is divided among the threads, and rounded by their number: claims have one.
 torch.set_num_threads(1)
-print(random_run(torch.device("cpu"), 7))
+print(random_run(torch.device("cpu"), 7), flush=True)
+del sys.modules["torch._dynamo"]
+from test_claims.oracles.ranks import join_group
+join_group(sys.stdin.readline().strip(), rank=1)
+ones = torch.ones(int(sys.stdin.readline()))
+while True:
+    torch.distributed.all_reduce(ones.fill_(1))
 """
 
 
 @pytest.fixture(scope="session")
 def fresh_process():
-    """Another Python's answers on its torch: the precision of products, and a run from a seed."""
+    """Another Python's answers on its torch, and the process.
+
+    They are the precision of products, and a run from a seed.
+    """
     command = [sys.executable, "-W", "ignore", "-c", FRESH]
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
     root = Path(__file__).resolve().parents[1]
-    return subprocess.check_output(command, cwd=root, env=environment, text=True).splitlines()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=root, env=environment, **pipes) as process:
+        answers = [process.stdout.readline().strip() for _ in range(2)]
+        yield *answers, process
+        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -312,7 +312,7 @@ def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, wi
 
 @pytest.mark.claim("matmul.tensor-cores-default")
 def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products(fresh_process):
-    settings, _ = fresh_process
+    settings, *_ = fresh_process
     equal(settings, "highest False True", "precision, TF32 in products, in cuDNN")
 
 

@@ -21,7 +21,7 @@ from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.kernels import flop_per_s, product
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
-from test_claims.oracles.sharding import beside_a_second_rank
+from test_claims.oracles.ranks import beside_a_second_rank
 from test_claims.strategies import fewer, sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
@@ -349,7 +349,7 @@ def test_many_tiny_operations_lower_it(device, speed, each):
 
 
 @pytest.mark.claim("mfu.low-causes")
-def test_communication_lowers_it(device, speed, gloo):
+def test_communication_lowers_it(device, speed, gloo, fresh_process):
     """Data parallelism: after each backward pass two processes add up their gradients."""
     width = 256
     net = linear_net((width, width), device)
@@ -366,7 +366,8 @@ def test_communication_lowers_it(device, speed, gloo):
         torch.distributed.all_reduce(gradient)
         return gradient.to(device)
 
-    with beside_a_second_rank(weight.numel()):
+    *_, process = fresh_process
+    with beside_a_second_rank(process, weight.numel()):
         step()
         should = weight.grad + 1
         equal(step_and_all_reduce(), should, "gradients added up")

@@ -128,7 +128,7 @@ def test_on_a_cpu_a_layers_gradients_repeat_bit_for_bit(layer):
 
 @pytest.mark.claim("rand.fixed-seed")
 def test_another_process_repeats_a_run_from_its_seed(fresh_process):
-    _, run = fresh_process
+    _, run, _ = fresh_process
     equal(run, repr(random_run(torch.device("cpu"), 7)), "another process's run")
 
 
