@@ -63,7 +63,7 @@ def matrices(shape):
 
 @dataclass(frozen=True)
 class Kernel:
-    """Calls that all compute `definition`.
+    """Calls that all compute `definition`; where rows have a width it takes their places, too.
 
     others: the shapes of the arguments behind the first one.
     rounds: the passes whose intermediate results have the format of the arguments, not fp32.
@@ -251,14 +251,12 @@ def attention_by_products(q, k, v):
     attention_by_products,
     others=keys_and_values,
     rounds="forward backward",
-    by_rows=False,
     width=16,
     # fused kernels take no others
     layouts=("contiguous", "rows apart"),
 )
-def attention(q, k, v):
-    token = torch.arange(q.shape[-2])
-    past = token[:, None] >= token
+def attention(q, k, v, rows):
+    past = rows[:, None] >= torch.arange(k.shape[-2])
     scores = q @ k.mT * q.shape[-1] ** -0.5
     powers = (scores - scores.detach().amax(-1, keepdim=True)).exp() * past
     return powers / powers.sum(-1, keepdim=True) @ v
@@ -436,11 +434,13 @@ def expected(
     device,
     arguments,
     generator,
+    rows,
 ):
-    """Result and gradients by the definition, from a drawn gradient of the result."""
+    """Result and gradients of these rows by the definition, from a drawn gradient of the result."""
     exact = [x.double().requires_grad_() for x in arguments]
+    places = (rows,) if kernel.width else ()
     with running_error(kernel, "forward", precision, device) as forward:
-        result = kernel.definition(*exact)
+        result = kernel.definition(*exact, *places)
     above = (torch.rand(result.shape, generator=generator) + 0.5).to(torch_dtype(precision))
     exact_above = above.double()
     with running_error(kernel, "backward", precision, device, forward) as errors:
@@ -462,7 +462,8 @@ def comparisons(kernel, precision, device, elements):
     rows = checked_rows(kernel, elements, shape, rng)
     of_rows = partial(torch.index_select, dim=len(shape) - 2)
     first, *others = arguments
-    should = expected(kernel, precision, device, [of_rows(first, index=rows), *others], generator)
+    arguments_of_rows = [of_rows(first, index=rows), *others]
+    should = expected(kernel, precision, device, arguments_of_rows, generator, rows)
     for number, call in enumerate(kernel.calls):
         layouts = layouts_of(kernel, len(arguments), number + SIZES.index(elements))
         leaves = []
