@@ -156,7 +156,9 @@ def test_for_large_layers_mixed_precision_gains_at_most_what_products_do(
     low_weight = weight.bfloat16()
     # Each step takes milliseconds.
     few = {"pairs": 15}
-    product = speed.ratio(lambda: x @ weight, lambda: low_x @ low_weight, **few)
+    product = speed.ratio(
+        lambda: x @ weight, lambda: low_x @ low_weight, decided=lambda _, high: high < 1, **few
+    )
     record_figure(f"a product alone, fp32 against bf16: {product}")
     what = f"two layers of width {dim}"
     if product.high < 1:
