@@ -22,8 +22,12 @@ def the_cheapest_order_is_found(original, function, **options):
     def from_the_right(*matrices):
         return functools.reduce(lambda product, matrix: matrix @ product, reversed(matrices))
 
-    chained = "chain" in getattr(function, "__name__", "")
-    return original(fresh(from_the_right) if chained else function, **options)
+    def both_from_the_right(*matrices):
+        return from_the_right(*matrices[:3]), from_the_right(*matrices[3:])
+
+    name = getattr(function, "__name__", "")
+    cheapest = both_from_the_right if name.startswith("chains") else from_the_right
+    return original(fresh(cheapest) if "chain" in name else function, **options)
 
 
 @fault("compile.mixed-precision", instead_of="torch.compile")
