@@ -334,7 +334,7 @@ def taken_by(function, ids, words, should):
 
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
 # The last: more words than 16 bits can count.
-@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (200, 300), (1000, 5000), (70_000, 20)])
+@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (200, 300), (300, 5000), (70_000, 20)])
 def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     table = torch.randn(words, 2).bfloat16()
     logits = torch.randn(tokens, words)

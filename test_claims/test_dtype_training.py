@@ -166,12 +166,11 @@ OF_BF16 = pytest.mark.claim("dtype.bf16-suffices")
 
 
 @pytest.mark.parametrize(
-    ("seed", "hidden"),
-    [(1, (32,)), *((0, hidden) for hidden in NETS.values())],
+    ("seed", "hidden", "function"),
+    [(1, (32,), torch.nn.ReLU), (0, NETS["wide"], None), (0, NETS["deep"], torch.nn.ReLU)],
     ids=["1", *NETS],
 )
 @pytest.mark.parametrize("loss_factor", [1.0, 1e-8])
-@pytest.mark.parametrize("function", [None, torch.nn.ReLU])
 @pytest.mark.parametrize(
     "name", [pytest.param("fp16", marks=OF_FP16), pytest.param("bf16", marks=OF_BF16)]
 )

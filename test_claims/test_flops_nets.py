@@ -16,11 +16,7 @@ from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.messages import agree, at_least, equal
 from test_claims.oracles.scalars import Operations, integers
-from test_claims.strategies import (
-    fewer,
-    shapes,
-    sizes,
-)
+from test_claims.strategies import shapes, sizes
 
 
 @pytest.mark.claim("flops.linear-128-64")
@@ -236,13 +232,9 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
 
 
 @pytest.mark.claim("flops.more-data")
-@fewer
-@given(
-    batch=sizes(most=3),
-    length=sizes(most=24),
-    factor=sizes(2, 4),
-    heads=sizes(most=3),
-    width=sizes(most=3),
+@pytest.mark.parametrize(
+    ("batch", "length", "factor", "heads", "width"),
+    [(1, 1, 2, 1, 1), (3, 24, 4, 2, 3), (2, 7, 3, 3, 2)],
 )
 def test_data_cost_in_proportion_and_length_between_that_and_the_square(
     workloads, device, batch, length, factor, heads, width

@@ -461,7 +461,7 @@ def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
     ],
 )
 @pytest.mark.parametrize("optimize", [ADAM, SGD], ids=["Adam", "SGD"])
-@pytest.mark.parametrize(("width", "seed"), [(32, 0), (32, 1), (128, 0)])
+@pytest.mark.parametrize(("width", "seed"), [(32, 0), (128, 1)])
 def test_a_minimal_mixed_precision_loop_learns(
     device, record_figure, dtype, scaler, optimize, width, seed
 ):

@@ -319,7 +319,7 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
 
 @pytest.mark.claim("optim.zero-sharding")
 @fewer
-@given(devices=st.integers(2, 9), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
+@given(devices=st.integers(2, 5), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
 def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     gloo, devices, each, more, width
 ):
