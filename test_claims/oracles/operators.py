@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
@@ -118,56 +117,3 @@ def numpys_einsum(equation, *operands):
     if summed:
         result = result.sum(axis=tuple(range(result.ndim - len(right))))
     return torch.tensor(result, dtype=torch.float32)
-
-
-LETTERS = "ijkl"
-
-
-@st.composite
-def einsums(draw, operands=(1, 3), plain=False):
-    """An equation over four letters and an ellipsis, and shapes.
-
-    Unless `plain`, with diagonals, or without an output.
-    """
-    size = {letter: draw(st.integers(1, 3)) for letter in LETTERS}
-    few = st.lists(st.integers(1, 3), max_size=2)
-    many = st.lists(st.integers(1, 2), min_size=3, max_size=4)
-    batch = draw(few | many)
-    terms = []
-    shapes = []
-    for _ in range(draw(st.integers(*operands))):
-        letters = draw(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3, unique=plain))
-        own = [size[letter] for letter in letters]
-        if not plain:
-            own = draw(_stretching(letters, own))
-        at = draw(st.integers(0, len(letters)))
-        dots = ""
-        tail = []
-        if draw(st.booleans()):
-            dots = "..."
-            missing = draw(st.integers(0, len(batch)))
-            tail = batch[missing:]
-        if not plain:
-            tail = [draw(st.sampled_from([n, 1])) for n in tail]
-        term = [*letters[:at], dots, *letters[at:]]
-        terms.append("".join(term))
-        shapes.append((*own[:at], *tail, *own[at:]))
-    left = ",".join(terms)
-    if not plain and draw(st.integers(0, 2)) == 2:
-        return left, shapes
-    letters = sorted(set(left) - set(",."))
-    output = draw(st.lists(st.sampled_from(letters), unique=True, max_size=3))
-    # Now and then the output lacks the dimensions of the ellipsis, so that they are summed too.
-    if "..." in left and draw(st.integers(0, 7)) < 7:
-        output.insert(draw(st.integers(0, len(output))), "...")
-    return f"{left}->{''.join(output)}", shapes
-
-
-@st.composite
-def _stretching(draw, letters, own):
-    """The sizes of a term; a size that occurs once is seldom 1, and then stretches."""
-    once = [letters.count(letter) == 1 and draw(st.integers(0, 7)) == 7 for letter in letters]
-    for place, stretches in enumerate(once):
-        if stretches:
-            own[place] = 1
-    return own
