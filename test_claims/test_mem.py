@@ -161,20 +161,7 @@ def test_the_lectures_example_takes_496_bytes_and_640_with_adam(
     between(470e9 / got, 1e8, 1e9, "470 GB over the example")
 
 
-@pytest.mark.claim("mem.adam-formula", "mem.omits-activations")
-@fewer
-@given(model=nets, batch=sizes(most=8))
-def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
-    workloads, metered_device, model, batch
-):
-    got = held_bytes(workloads, metered_device, model, batch, "adam")
-    n = parameter_count(model)
-    activations = batch * model.dim * model.layers
-    formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
-    agree("bytes", got=got, by_hand=4 * (n + 3 * n + activations), formula=formula)
-
-
-@pytest.mark.claim("mem.single-dtype")
+@pytest.mark.claim("mem.single-dtype", "mem.adam-formula", "mem.omits-activations")
 @fewer
 @given(
     model=few_nets,
@@ -185,8 +172,12 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
     workloads, metered_device, model, batch, dtype
 ):
     got = held_bytes(workloads, metered_device, model, batch, "adam", TORCH_DTYPES[dtype])
-    elements = 4 * parameter_count(model) + batch * model.dim * model.layers
+    n = parameter_count(model)
+    elements = n + 3 * n + batch * model.dim * model.layers
     equal(got, memory.element_bytes(elements, dtype), "bytes held")
+    if dtype == "fp32":
+        formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
+        equal(got, formula, "training_bytes")
 
 
 def recipe_bytes(workloads, device, model, recipe):
@@ -533,19 +524,21 @@ def process_group(gloo):
     distributed.destroy_process_group()
 
 
+SMALL_BUCKETS = {"static_graph": True, "bucket_cap_mb": 2**-10}
+
+
 @pytest.mark.claim("mem.communication-buffers")
 @pytest.mark.parametrize(
-    ("width", "layers", "options"),
+    ("width", "layers", "dtype", "options"),
     [
-        pytest.param(16, 1, {}, id="16-1"),
-        pytest.param(40, 3, {}, id="40-3"),
-        pytest.param(7, 5, {}, id="7-5"),
-        pytest.param(40, 3, {"find_unused_parameters": True}, id="find unused"),
-        pytest.param(40, 3, {"static_graph": True, "bucket_cap_mb": 2**-10}, id="static graph"),
+        pytest.param(16, 1, torch.float32, {}, id="16-1"),
+        pytest.param(40, 3, torch.bfloat16, {}, id="40-3"),
+        pytest.param(7, 5, torch.float32, {}, id="7-5"),
+        pytest.param(40, 3, torch.float32, {"find_unused_parameters": True}, id="find unused"),
+        pytest.param(40, 3, torch.bfloat16, SMALL_BUCKETS, id="static graph"),
     ],
 )
 @pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_buckets_of_data_parallel_take_the_bytes_of_the_gradients(
     process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers, options, dtype
 ):
