@@ -20,7 +20,7 @@ from prooflops.memory.allocations import (
     why_uncounted,
 )
 from prooflops.memory.copies import copy_of, fake_copy
-from prooflops.memory.fits import Fit, known_cards
+from prooflops.memory.fits import Fit
 from prooflops.memory.prediction import PREDICTED_DEVICES, PredictedMemory, predicted_memory
 from prooflops.memory.replay import PredictedBytes
 from prooflops.memory.training import CLASSES, TrainingStep
@@ -28,5 +28,5 @@ from prooflops.memory.training import CLASSES, TrainingStep
 __all__ = [
     "CLASSES", "MEASURED_DEVICES", "PREDICTED_DEVICES", "Fit", "MeasuredBytes",
     "MeasuredMemory", "PredictedBytes", "PredictedMemory", "TrainingStep", "copy_of", "fake_copy",
-    "known_cards", "measured_memory", "predicted_memory", "why_uncounted",
+    "measured_memory", "predicted_memory", "why_uncounted",
 ]  # fmt: skip

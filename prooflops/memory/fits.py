@@ -51,11 +51,7 @@ class Fit:
 
 
 def known_cards() -> list[str]:
-    """The labels of the CUDA cards whose memory is on record, the smallest first.
-
-    >>> "H100 SXM5 80GB" in known_cards()
-    True
-    """
+    """The labels of the CUDA cards whose memory is on record, the smallest first."""
     usable = {}
     for label, row in ACCELERATORS.items():
         offered = usable_bytes(row)

@@ -259,7 +259,7 @@ def _module_rows(instance: Instance, traced: StepTrace) -> Iterator[ModuleRow]:
             kind=type(part).__name__ if part is not None else "",
             depth=len(list(_with_ancestors(name))) - 1,
             calls=len(outputs),
-            output=outputs[0].shapes if outputs else "",
+            output=outputs[0].shape if outputs else "",
             dtype=outputs[0].dtype if outputs else "",
             parameters=sum(each.numel() for each in own),
             trained=sum(each.numel() for each in own if each.requires_grad),

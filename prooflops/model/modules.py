@@ -15,13 +15,12 @@ from prooflops.model.user_model import format_name, tensors_of
 from prooflops.trace import FORWARD, phase
 
 OUTSIDE = "loss and optimizer, outside the module"
-SHOWN_SHAPES = 3
 
 
 class Output(NamedTuple):
-    """The shapes of a module's output, and the format of its first tensor."""
+    """The shape and the format of the first tensor that a module returns."""
 
-    shapes: str
+    shape: str
     dtype: str
 
 
@@ -114,9 +113,8 @@ class RunningModules:
 
 
 def _output(output: Any) -> Output:
-    """The shapes of an output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2, 32)`."""
+    """The shape, such as 2×24×32, and the format of its first tensor."""
     tensors = tensors_of(output)
-    shapes = [str(tuple(each.shape)) for each in tensors[:SHOWN_SHAPES]]
-    more = len(tensors) - SHOWN_SHAPES
-    text = ", ".join(shapes) + (f" and {more} more" if more > 0 else "")
-    return Output(text, format_name(tensors[0].dtype) if tensors else "")
+    if not tensors:
+        return Output("", "")
+    return Output("×".join(map(str, tensors[0].shape)), format_name(tensors[0].dtype))

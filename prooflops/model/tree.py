@@ -121,9 +121,8 @@ def figures_of(row: ModuleRow) -> list[str]:
     trained = count_text(row.trained) if row.trained else NONE
     if row.trained == row.parameters:
         trained = ALL if row.parameters else "-"
-    shape = row.output.partition("), ")[0].strip("()").rstrip(",").replace(", ", "×")
     kept = with_unit(row.kept_bytes, "B").replace(" ", "") if row.kept_bytes else "-"
-    return [count_text(row.parameters), trained, *flops, kept, shape or "-", row.dtype or "-"]
+    return [count_text(row.parameters), trained, *flops, kept, row.output or "-", row.dtype or "-"]
 
 
 def count_text(count: float) -> str:

@@ -49,10 +49,6 @@ def step_by_step(cell, _, x):
     return state
 
 
-def with_places(first, places, x):
-    return places(torch.arange(x.shape[1])) + first(x)
-
-
 def fields(first, second, x):
     return second(first(x[:, 0]) + first(x[:, 1]))
 
@@ -70,11 +66,6 @@ NETS = {
         IMAGES,
         "16 tokens",
     ),
-    "images and times": (
-        Net(lambda first, second, x, t: first(x) + second(t)[..., None, None], conv(), linear()),
-        (IMAGES, ROWS[:4]),
-        "4 examples",
-    ),
     "a list of images": (
         Net(lambda first, _, images: first(torch.stack(images)), conv()),
         ([*IMAGES],),
@@ -87,7 +78,6 @@ NETS = {
     "cells": (Net(step_by_step, nn.GRUCell(16, 4)), SEQUENCES, "24 examples"),
     "Transformer": (nn.TransformerEncoderLayer(16, 2, 16), SEQUENCES, "48 tokens"),
     "ids": (nn.Sequential(table(), linear()), ids(8, 5), "40 tokens"),
-    "ids and places": (Net(with_places, table(), table()), ids(8, 5), "40 tokens"),
     "columns": (Net(fields, table(), linear()), ids(8, 2), "8 examples"),
     "bags": (nn.EmbeddingBag(9, 16), ids(8, 5), "8 examples"),
     "a graph": (Net(along_edges, linear(), nn.Linear(4, 4)), (ROWS, ids(2, 30)), "8 examples"),
