@@ -40,7 +40,7 @@ class Progress:
         `ahead_s`: seconds of work without a line that begin now.
         """
         if self._now() - self._printed_at + ahead_s >= SECONDS_BETWEEN_LINES:
-            self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
+            self.always(text + (f", about {ahead_s:.0f} s" if round(ahead_s) else ""))
 
     def always(self, text: str) -> None:
         """Prints `text` however early it is."""

@@ -90,7 +90,7 @@ def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
     progress = Progress(config, "test_it", lambda: now[0], under_q=under_q)
     for second in range(10):
         now[0] = second + 0.5
-        progress(f"second {second}")
+        progress(f"second {second}", ahead_s=0.4)
     assert Config.pluginmanager.lines == [
         f"  test_it: second {second}" for second in (3, 6, 9) if printed
     ]
