@@ -59,7 +59,7 @@ def red_sections(report: RunReport) -> list[Section]:
     sections = []
     if claims:
         rows = [["claim", "statement", "why"], *claims]
-        sections.append(Section("Claims that this machine contradicts", rows, anchor="fails"))
+        sections.append(Section("Claims that FAIL", rows, anchor="fails"))
     if benchmarks:
         rows = [["benchmark", "why"], *benchmarks]
         sections.append(Section("Failing benchmarks", rows, anchor="red-benchmarks"))

@@ -194,7 +194,8 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
     """The one answer of figures that were measured beside `disturbance`, if any.
 
     A floor that is reached beside other work is reached without it, so only what falls short stays
-    open. Rates of a disturbed run are lower bounds, which the word says.
+    open. Rates of a disturbed run are lower bounds, which the word says. The device delivers only
+    if most of its floors could be judged.
 
     >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
     >>> verdict([slow, Figure("fp16", True, "")])[1]
@@ -223,7 +224,7 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
     seen = disturbance or next((each.beside for each in undecided), "")
     clauses.append(f"{seen}: {LOWER_BOUNDS}" * bool(seen))
     text = "; ".join(filter(None, clauses))
-    if len(undecided) > len(judged):
+    if len(undecided) >= len(judged):
         return UNKNOWN, text
     return REACHES_AT_LEAST if undecided or disturbance else REACHES, text
 

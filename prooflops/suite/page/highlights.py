@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from accounting.devices import cpu_flops_per_cycle
 from prooflops.reasons import NO_BANDWIDTH
-from prooflops.suite.page.delivery import disturbance
-from prooflops.suite.page.measurement import CONTENDED, Measurement
+from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products
 from prooflops_gate.console.tables import many
@@ -16,7 +15,6 @@ from prooflops_gate.console.tables import many
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
-MARKED = "only rows that are worse than most are marked contended"
 USUAL_FLAGS = {
     "float32_matmul_precision": "highest",
     "deterministic": False,
@@ -66,25 +64,12 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         reasons = found | reasons
     for cause, number in causes.most_common():
         listed = f"{number} of {many(len(benchmarks), 'benchmark')}"
-        if cause == CONTENDED and disturbance(benchmarks):
-            yield f"{listed} ran beside other work{_speeds(benchmarks)}; {MARKED}"
-        else:
-            example = f" (for example {reasons[cause]})" if reasons[cause] else ""
-            yield f"{listed}: {cause}{example}"
+        example = f" (for example {reasons[cause]})" if reasons[cause] else ""
+        yield f"{listed}: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
         listed = f"{len(wide)} of {many(len(benchmarks), 'benchmark')}"
         yield f"{listed} have too wide a spread for a conclusion"
-
-
-def _speeds(benchmarks: Sequence[Measurement]) -> str:
-    """The range of the slowest core's speed; empty where it is not known."""
-    shares = [1 / bench.slowness for bench in benchmarks if bench.slowness > 1]
-    return (
-        f", the slowest core at {min(shares):.0%} to {max(shares):.0%} of its speed"
-        if shares
-        else ""
-    )
 
 
 def _bandwidth(report: RunReport) -> Iterable[str]:

@@ -20,6 +20,7 @@ EXCEEDS = 1 + 1e-6
 # Families of matrix products.
 PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")
 NOT_KNOWN = "not known"
+NO_RATE = "no rate: launch overhead"
 NEITHER = "neither roof"
 # Contention only lowers a rate, so a kernel so near to its roof is limited by it all the same.
 SURELY_LIMITED = 0.9
@@ -36,8 +37,6 @@ class Measurement:
     median_s: float
     iqr_s: float
     info: Mapping[str, Any]  # pytest-benchmark's extra_info, see docs/explanation/measuring.md
-    # Contended as most rows of its run, which the first screen says once.
-    is_usual: bool = False
 
     @classmethod
     def of(cls, bench: Mapping[str, Any]) -> Measurement:
@@ -134,12 +133,6 @@ class Measurement:
         return CONTENDED * self.is_contended
 
     @property
-    def remark(self) -> str:
-        """Why it allows no conclusion, unless that is said once for the whole run."""
-        found = self.unsettled
-        return "" if found == CONTENDED and self.is_usual else found
-
-    @property
     def rate(self) -> tuple[float, str] | None:
         """The declared rate and its unit: FLOP/s, OP/s or B/s; always B/s for a stream.
 
@@ -181,7 +174,7 @@ class Measurement:
             self.unsettled == CONTENDED and self.number("share_of_attainable") > SURELY_LIMITED
         )
         if self.unsettled and not is_sure:
-            return f"not known: {self.remark}" if self.remark else NOT_KNOWN
+            return f"{NOT_KNOWN}: {self.unsettled}"
         return NEITHER if bound == NEITHER else f"{bound}-bound"
 
     @property
@@ -209,11 +202,15 @@ class Measurement:
 
     @property
     def notes(self) -> str:
-        """A short note: cache state, limits, clock, and the start of each label."""
-        found = [self.cache, self.bound or self.remark, str(self.info.get("label") or "")]
+        """A short note: cache state, limits, clock, and the start of each label, each once."""
+        limit = self.bound
+        if self.info.get("bound") == "launch" and not self.rate:
+            limit = NO_RATE
+        elif limit.startswith(NOT_KNOWN):
+            limit = ""
+        found = [self.cache, limit, self.unsettled, str(self.info.get("label") or "")]
         if "bottleneck" in self.info and not self.unsettled:
             found.append(f"bottleneck: {self.info['bottleneck']}")
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
-        left_out = ("", NOT_KNOWN, CONTENDED) if self.is_usual else ("",)
-        return ", ".join(each for each in dict.fromkeys(found) if each not in left_out)
+        return ", ".join(filter(None, dict.fromkeys(found)))

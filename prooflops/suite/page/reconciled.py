@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from prooflops.suite.page.measurement import NEITHER, Measurement
@@ -16,8 +15,6 @@ from prooflops.suite.page.reread import with_facts_of_conditions
 
 SAME_SHARE_OF_READS = 0.05
 SHARES_OF_CEILING = ("share_of_ceiling", "model_share_of_ceiling")
-# A row is worse than its neighbours from this multiple of their median slowness on.
-WORSE = 1.25
 # Below this share of its roof a kernel is limited by something else.
 LEAST_SHARE_OF_A_ROOF = 0.5
 # A third of such a call is the launch: its rate says little of the cache.
@@ -33,7 +30,7 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
         replace(bench, info=_compared(bench, ceilings.get(bench.dtype, 0.0), streams))
         for bench in rows
     ]
-    return tuple(_usual_apart([*_calls_apart(compared)]))
+    return tuple(_calls_apart(compared))
 
 
 def at_one_clock(
@@ -88,18 +85,6 @@ def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
         if bench.is_product:
             reached[dtype] = max(reached.get(dtype, 0.0), bench.arithmetic_rate or 0.0)
     return {**recorded, **reached}
-
-
-def _usual_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks the contended rows that are no worse than the others, where most are contended."""
-    contended = [bench for bench in benchmarks if bench.is_contended]
-    if 2 * len(contended) <= len(benchmarks):
-        return benchmarks
-    limit = WORSE * median(bench.slowness for bench in contended)
-    return [
-        replace(bench, is_usual=bench.is_contended and bench.slowness <= limit)
-        for bench in benchmarks
-    ]
 
 
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:

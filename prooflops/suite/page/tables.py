@@ -137,7 +137,7 @@ def _rate(bench: Measurement) -> float:
 
 def spread_text(bench: Measurement) -> str:
     """The spread in percent, with the reason if it allows no conclusion."""
-    return f"{bench.spread:.1%}" + (f": {bench.remark}" if bench.remark else "")
+    return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
 
 
 def roofline_table(kernels: Sequence[Measurement]) -> list[list[str]]:

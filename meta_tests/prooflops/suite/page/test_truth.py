@@ -17,7 +17,6 @@ from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
     rates_table,
-    spread_text,
     step_remarks,
     steps_table,
 )
@@ -61,7 +60,22 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of):
     assert (row[1], row[-1]) == ("not known", "0.0%: above its best rate")
     row = next(each for each in report.benchmarks if each.name == ROW)
     assert row.rate is None
-    assert row.bound == "launch-bound"
+    assert row.notes == "hot, no rate: launch overhead"
+
+
+def test_each_contended_row_says_so_once(report_of):
+    def contended(name, info, _stats):
+        info["conditions"] = BUSY
+        if name in (ROW, "kernel[relu]"):
+            info["bound"] = "launch"
+
+    report = report_of(contended)
+    assert contradictions(report) == []
+    notes = {each.name: each.notes for each in report.benchmarks}
+    assert {said.count("contended") for said in notes.values()} == {1}
+    assert notes[ROW] == "hot, no rate: launch overhead, contended"
+    assert not any("not known" in said for said in notes.values())
+    assert any("at most" in row[1] for row in steps_table(report.benchmarks)[1:])
 
 
 def test_a_bandwidth_that_was_not_measured_is_said_once(report):
@@ -188,8 +202,8 @@ def test_a_run_has_one_peak_a_dtype_at_its_highest_clock(report_of, share, met):
     [
         ([REACHED, REACHED, WITHOUT], "", "DELIVERS"),
         ([REACHED, REACHED], "other work", "DELIVERS AT LEAST"),
-        ([REACHED, OPEN], "", "DELIVERS AT LEAST"),
-        ([REACHED, OPEN, OPEN], "", "NOT KNOWN"),
+        ([REACHED, REACHED, OPEN], "", "DELIVERS AT LEAST"),
+        ([REACHED, OPEN, *[WITHOUT] * 5], "", "NOT KNOWN"),
         ([REACHED, OPEN, OPEN, MISSED], "other work", "BELOW FLOOR"),
         ([WITHOUT], "other work", "NOT KNOWN"),
         ([], "", "NOT KNOWN"),
@@ -335,19 +349,6 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
     assert "the slowest core ran at 54% of its speed" in text
     assert "at least 780 TFLOP/s, 79 % of the dense peak, at most 950 TFLOP/s, 96 %" in text
     golden("page_first_screens", text)
-
-
-@pytest.mark.parametrize(("others", "labelled"), [(1.8, [STEP]), (2.9, [])])
-def test_a_row_is_labelled_where_it_is_worse_than_its_neighbours(report_of, others, labelled):
-    def contended(name, info, _stats):
-        slowness = 3.0 if name == STEP else others
-        info["conditions"] = BUSY | {"contention": {"slowness": slowness}}
-
-    report = report_of(contended)
-    assert contradictions(report) == []
-    said = {each.name: f"{each.notes} {spread_text(each)}" for each in report.benchmarks}
-    assert [name for name, text in said.items() if "contended" in text] == labelled
-    assert any("at most" in row[1] for row in steps_table(report.benchmarks)[1:])
 
 
 def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
