@@ -261,7 +261,7 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     [
         (
             ["{clone}", "--report", "{elsewhere}"],
-            "write --report={elsewhere}, or pytest takes its rootdir from the",
+            "write --report={elsewhere}; otherwise pytest takes its rootdir",
         ),
         (
             ["--report", "{elsewhere}"],

@@ -97,7 +97,7 @@ class Bisection:
         ]
         if len(found) == 1:
             return f"the first slow commit is {self.described(found[0])}"
-        return f"the first slow commit is one of {len(found)}, as others could not be decided"
+        return f"the first slow commit is one of {len(found)}: git could not decide between them"
 
     def bisect(self, *words: str) -> None:
         """A step of git's bisection.
@@ -214,15 +214,15 @@ def checked_good(text: str, root: Path) -> Revision:
     asked, wrong = f"--gate-bisect {text}", ""
     good = meant(asked, text, root)
     if git.repository_of(root) is None:
-        wrong = f"{root} is no git repository"
+        wrong = f"{root} is not a git repository"
     elif good is None:
         wrong = f"no revision of this repository{shallow(text, root)}"
     elif git.is_changed(root):
-        wrong = "files differ from the commit that is checked out: commit or stash them first"
+        wrong = "files differ from the checked-out commit: commit or stash them first"
     elif good.commit == git.commit_named(root, "HEAD"):
-        wrong = f"{good.label} is the commit which is checked out; valid: one before it"
+        wrong = f"{good.label} is the checked-out commit: name an earlier one"
     elif git.output(root, "merge-base", "--is-ancestor", good.commit, "HEAD") is None:
-        wrong = "that is no ancestor of the commit which is checked out, so none lies between"
+        wrong = "it is not an ancestor of the checked-out commit: name one"
     if wrong or good is None:
         raise pytest.UsageError(f"{asked}: {wrong}")
     return good

@@ -271,6 +271,12 @@ def _check_one_another(found: Settings) -> None:
             raise ValueError(why)
 
 
+MISSING = (
+    "but none is requested: add --gate-versus SIDE, --gate-baseline NAME, --gate-bisect GOOD or "
+    "--gate-noise-floor"
+)
+
+
 def _impossible(found: Settings) -> Mapping[str, object]:
     """By message: True if two options exclude each other."""
     names = ("noise_floor", "baseline", "versus", "bisect")
@@ -286,11 +292,10 @@ def _impossible(found: Settings) -> Mapping[str, object]:
         ),
         "--gate-record stores a baseline and compares nothing: run it without the gate's other "
         "options": found.record and found.orchestrated,
-        "--gate-replicates bounds the pairs of a comparison, and none is asked for": (
+        f"--gate-replicates limits the pairs of a comparison, {MISSING}": (
             found.replicates and not found.orchestrated
         ),
-        f"{' and '.join(files)} write what a comparison found, and none is asked for: give "
-        "--gate-versus SIDE, --gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": (
+        f"{' and '.join(files)}: the result of a comparison is written, {MISSING}": (
             files and not found.compares
         ),
     }
@@ -318,8 +323,8 @@ def refuse_rootdir_paths(
             continue
         if also_within or not (here / path).resolve().is_relative_to(here):
             raise pytest.UsageError(
-                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the "
-                "path"
+                f"{name} {path}: write {name}={path}{suffix}; otherwise pytest takes its rootdir "
+                "from it"
             )
 
 
@@ -333,7 +338,7 @@ def refuse_unwritable(name: str, path: Path, kind: str) -> None:
     try:
         # A folder, or a device, which would be replaced.
         if kind == "file" and path.exists() and not path.is_file():
-            raise OSError(errno.EEXIST, "it is no regular file")
+            raise OSError(errno.EEXIST, "it is not a regular file")
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

@@ -76,7 +76,7 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
     """The row of a quantity that only one side has: MISSING or NEW."""
     if after is not None:
         return Row(name, quantity, before, after, "NEW")
-    note = "it did not run" if quantity == TIME else "it reports this no more"
+    note = "it did not run" if quantity == TIME else "it no longer reports this"
     return Row(name, quantity, before, after, "MISSING", note=note)
 
 

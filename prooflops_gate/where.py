@@ -17,8 +17,8 @@ from prooflops_gate.task import Counting, OutOfTime, Pair, Replicate, ReplicateF
 MOST_FUNCTIONS = 5
 MOST_BENCHMARKS = 10
 TOO_MANY = f"functions are named for {MOST_BENCHMARKS} tests at most"
-NO_TIME = "no function is named, as the budget ended first"
-NO_PROCESS = "no function is named, as the tests failed while counted"
+NO_TIME = "no function is named: the budget ended first"
+NO_PROCESS = "no function is named: the tests failed during counting"
 NO_PYTHON = "no Python function executes more bytecodes"
 NO_FUNCTION = "neither a Python nor a C function executes more"
 # Names that callgrind or the interpreter put there: nobody's function.

@@ -98,7 +98,8 @@ class Floor(NamedTuple):
             return f"{least}; one healthy H200, less {100 * MARGIN_OF_ONE:.0f} %"
         if self.figure in GROUPS["mfu"] and self.whose:
             return f"{least}; a published run, less {100 * MARGIN_OF_RUN:.0f} %"
-        return f"{least}; {f'of {self.whose}' if self.whose else 'a wide floor'}"
+        word = "from" if self.is_stated else "for"
+        return f"{least}; {f'{word} {self.whose}' if self.whose else 'a wide floor'}"
 
 
 NOMINAL = {

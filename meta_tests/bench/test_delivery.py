@@ -89,7 +89,7 @@ def test_a_figure_below_its_floor_is_red_and_an_option_goes_first(card):
     with pytest.raises(BelowFloor, match=r"bf16 .*, 60 % .*at least 63 %.*possible cause: heat"):
         delivered(0.6)
     assert delivered(0.6, "bf16=0.3")["met"]
-    with pytest.raises(BelowFloor, match="at least 95 % of the dense peak; of --floor"):
+    with pytest.raises(BelowFloor, match="at least 95 % of the dense peak; from --floor"):
         delivered(0.7, "bf16=0.95")
 
 
@@ -247,7 +247,7 @@ def test_a_healthy_machines_record_is_the_floor_of_the_next(card, tmp_path, name
     floors = reference_floors(file)
     assert floors["a test"].limit == pytest.approx(8e14 * (1 - 0.01 - 0.05))
     assert delivered(0.8, reference=floors)["met"]
-    with pytest.raises(BelowFloor, match=f"expected at least 752 TFLOP/s; of {file.stem}"):
+    with pytest.raises(BelowFloor, match=f"expected at least 752 TFLOP/s; from {file.stem}"):
         delivered(0.7, reference=floors)
 
 

@@ -115,19 +115,19 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
     run_git(six_commits, "checkout", "-q", "HEAD~2")
     for good, why in (
         ("no-such", "no revision of this repository"),
-        ("aside^0", "is no ancestor of the commit which is checked out"),
-        ("aside", "merge base with aside (.*) is the commit which is checked out"),
-        ("HEAD", "is the commit which is checked out"),
+        ("aside^0", "is not an ancestor of the checked-out commit"),
+        ("aside", "merge base with aside (.*) is the checked-out commit"),
+        ("HEAD", "is the checked-out commit"),
     ):
         with pytest.raises(pytest.UsageError, match=f"--gate-bisect {re.escape(good)}: .*{why}"):
             checked_good(good, six_commits)
     (six_commits / "work.py").write_text("")
     done = run(six_commits, "--gate-bisect", "HEAD~1")
     assert done.code == 4, done.output
-    assert (
-        "--gate-bisect HEAD~1: files differ from the commit that is checked out" in done.output
-    ), done.output
-    with pytest.raises(pytest.UsageError, match="is no git repository"):
+    assert "--gate-bisect HEAD~1: files differ from the checked-out commit" in done.output, (
+        done.output
+    )
+    with pytest.raises(pytest.UsageError, match="is not a git repository"):
         checked_good("HEAD~1", six_commits.parent)
 
 

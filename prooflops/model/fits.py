@@ -67,13 +67,14 @@ class FitRow:
     @property
     def answer(self) -> str:
         """The largest sizes that fit on the card, or else the change that makes the step fit."""
+        bound = "at most " if self.fit.unknown else ""
         found = [
-            f"largest {name} {'over ' * (size == LARGEST_TRIED)}{size:,}"
+            f"largest {name} {'over ' if size == LARGEST_TRIED else bound}{size:,}"
             for name, size in self.largest.items()
             if size
         ]
         if self.fit.fits:
-            verdict = "fits" if self.fit.spare_bytes >= 0 else "fits, emptying the cache"
+            verdict = "fits" if self.fit.spare_bytes >= 0 else "fits if torch empties its cache"
             return "; ".join([verdict, *found])
         return "; ".join(["does not fit", *found, str(self.remedy or "no change suffices")])
 

@@ -18,11 +18,13 @@ MOST_DEVICES_LOG2 = 10
 class Remedy:
     """A change with which a step fits on a card: another training, or shards on several cards.
 
-    Sharded bytes are at least these: gathered layers and buffers of communication are not modelled.
+    Its bytes are a lower bound where a kernel's workspace is unknown. So are sharded ones: gathered
+    layers and buffers of communication are not modelled.
     """
 
     training: str
     reserved_bytes: int
+    is_lower_bound: bool
     devices: int = 1
     zero_stage: int = 0
 
@@ -30,7 +32,7 @@ class Remedy:
         how = [f"ZeRO stage {self.zero_stage} on {self.devices:,} cards"] if self.zero_stage else []
         if self.training != Training.name:
             how.append(self.training)
-        bound = "at least " if self.zero_stage else ""
+        bound = "at least " if self.is_lower_bound else ""
         return f"fits with {', '.join(how)}: {bound}{with_unit(self.reserved_bytes, 'B')}"
 
 
@@ -50,7 +52,7 @@ def remedy_of(
             # Not every model has layers to recompute, or accepts another dtype.
             continue
         if held.fits_into(usable_bytes):
-            return Remedy(training.name, reserved_bytes_of(held))
+            return Remedy(training.name, reserved_bytes_of(held), bool(held.unknown))
         if not training.is_8bit and training.dtype is None:
             shared.append((training, held))
     for exponent in range(1, MOST_DEVICES_LOG2 + 1):
@@ -58,5 +60,5 @@ def remedy_of(
             for stage in range(1, UNSHARDED):
                 requests = held.requests(2**exponent, stage)
                 if requests.fits_into(usable_bytes):
-                    return Remedy(training.name, requests.reserved_bytes, 2**exponent, stage)
+                    return Remedy(training.name, requests.reserved_bytes, True, 2**exponent, stage)
     return None

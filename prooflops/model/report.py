@@ -41,7 +41,7 @@ Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 NOTES = (
     "measured on a copy of the module",
-    "time of a step, MFU and HFU: not measured here, but by --model",
+    "time of a step, MFU and HFU: not measured here; pytest --model measures them",
 )
 # These need a closure, a subclass or sparse gradients.
 NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")

@@ -163,7 +163,9 @@ def flops_section(flops: ExplainedFlops) -> Section:
             f"model FLOPs (MFU) {flops.model:,}, executed FLOPs (HFU) {flops.executed:,}"
         )
     if flops.update:
-        remarks.append(f"products in the optimizer's step, of no rule: {flops.update:,} FLOPs")
+        remarks.append(
+            f"products in the optimizer's step, which no rule covers: {flops.update:,} FLOPs"
+        )
     remarks.append(
         f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs"
     )

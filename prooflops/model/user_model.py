@@ -106,7 +106,7 @@ def refuse_sparse_gradients(instance: Instance) -> None:
     if sparse:
         raise ModelError(
             f"the gradients of {', '.join(sparse[:5])} are sparse, and their bytes follow from the "
-            "values of the inputs; train with dense ones, as sparse=False gives"
+            "values of the inputs; use dense gradients (sparse=False)"
         )
 
 

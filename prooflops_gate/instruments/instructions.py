@@ -27,8 +27,7 @@ START_FACTOR, CALLS_FACTOR, START_S = 10, 150, 1.5
 # The next pairs may take this share longer than the first.
 RESERVE = 0.1
 BLIND = (
-    "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, "
-    "and where memory lies"
+    "instruction counts do not show waiting, sockets, threads, GPUs, vector width or memory layout"
 )
 
 
@@ -200,7 +199,7 @@ class Instructions:
             notes.append(f"instructions are not counted: {self.why_not}")
         left = sum(name not in self.found for name in self._taken)
         if left:
-            had = f"{many(self.pairs, 'pair')} had the time"
+            had = f"time for {many(self.pairs, 'pair')}"
             notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
         if not self.asked:
             return Decided(rows, tuple(notes))

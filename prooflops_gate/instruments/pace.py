@@ -231,7 +231,7 @@ class PacePlan:
             return "no benchmark was timed on both sides"
         text = f"{many(len(names), 'benchmark')}, {minutes(self.budget_s)} at most (--gate-budget)"
         if not self.decides:
-            nothing = "these pairs decide nothing, whatever they show"
+            nothing = "so few pairs can decide nothing"
             return f"{text}: {nothing}: leave out --gate-replicates"
         if not self.fits(names):
             needed = self.minutes_for(names)
@@ -247,8 +247,8 @@ class PacePlan:
         """The pace that follows, for -v."""
         own = sum(not cost.round_s for cost in self.costs.values())
         return (
-            f"{self.each_s:.2g} s for a benchmark in a process, {own} by their own rounds; "
-            f"{self.overhead_s:.1f} s for the start of a process; "
+            f"{self.each_s:.2g} s per benchmark and process ({own} choose their own rounds); "
+            f"{self.overhead_s:.1f} s to start a process; "
             f"{self.pairs} pairs until the first decision"
         )
 

@@ -266,10 +266,10 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     """
     noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
     if not noises or not math.isfinite(noises[-1]):
-        return "too few pairs to say which slowdowns escape the times of this run"
+        return "too few pairs to say which slowdowns this run may have missed"
     half, every = (
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
         for noise in (noises[len(noises) // 2], noises[-1])
     )
     noisiest = f", in its noisiest benchmark those below {every}" if half != every else ""
-    return f"slowdowns below {half} may escape the times of this run{noisiest}"
+    return f"by time, this run may have missed slowdowns below {half}{noisiest}"

@@ -27,8 +27,8 @@ MOST_TRIES = 4
 # At least this many contended pairs of a benchmark are measured again, or a fourth of its pairs.
 LEAST_REPEATS = 2
 UNSYNCHRONISED = (
-    "the GPU still works when a round ends, so launches alone are timed "
-    "(torch.cuda.synchronize() waits)"
+    "the GPU is still busy when a round ends, so only launches are timed "
+    "(call torch.cuda.synchronize())"
 )
 
 ANY_TASK = Task()

@@ -182,7 +182,7 @@ def unchanged(rows: Sequence[Row]) -> str:
         widest = max(max(high - 1, 1 / low - 1) for low, high, _ in bounds)
         said.append(f"{len(timed)} within {percent(widest)} by time")
     if counted:
-        said.append(f"{counted} with about as many instructions")
+        said.append(f"{counted} with about as many instructions as before")
     return ", ".join(said)
 
 

@@ -399,7 +399,7 @@ def test_an_unknown_optimizer_gets_the_valid_ones():
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients_are_refused_by_the_parameters_name(kind):
-    what = "the gradients of weight are sparse, .* with dense ones, as sparse=False gives"
+    what = "the gradients of weight are sparse, .* use dense gradients .sparse=False"
     with pytest.raises(ValueError, match=what):
         prooflops.model_report(
             kind(9, 4, sparse=True), torch.zeros(2, 3).long(), "SGD", measure=True

@@ -29,6 +29,14 @@ fastest stream in GB/s. The last column has the best training step of a transfor
 this one file, `results/NAME.jsonl`. `python -m prooflops.suite.evidence --check results/NAME.jsonl`
 says whether the gallery accepts it. `make evidence ARGS=--index` writes its page and its row.
 """
+APART = f"""
+## Older measuring methods, and partial runs
+
+Today's [method](../docs/explanation/measuring.md#history-of-the-method) is {timing.METHOD}. These
+runs used an older one, or are partial. Their rates are not compared with those of today's method. A
+test that a page shows as an error of the suite has been mended since.
+
+"""
 Run = tuple[EvidenceFile, RunReport]
 
 
@@ -45,7 +53,7 @@ def gallery(runs: Sequence[Run]) -> str:
     apart = [run for run in runs if why_refused(*run)]
     text = f"{HEAD}\n{table(taken)}"
     if apart:
-        text += f"\n## Partial runs, and older measuring methods\n\n{table(apart)}"
+        text += APART + table(apart)
     return text
 
 
@@ -62,7 +70,7 @@ def why_refused(file: EvidenceFile, report: RunReport) -> str:
 def table(runs: Sequence[Run]) -> str:
     """One row per run."""
     if not runs:
-        return f"No run by today's measuring method ({timing.METHOD}) yet.\n"
+        return f"No run by today's measuring method ({timing.METHOD}) yet: send the first.\n"
     best = [best_products(report.benchmarks) for _, report in runs]
     dtypes = [dtype for dtype in DTYPES if any(dtype in each for each in best)]
     rows = [["device", "torch", "date", "pace", "method", "verdict", *dtypes, "memory", "MFU"]]
