@@ -37,21 +37,22 @@ def validate(tmp_path, *cards):
     config = config_in(
         tmp_path, "-q", "-p", "benchmark", "-p", "prooflops_gate.plugin", "--lf", "--junitxml=x.xml"
     )
-    command = all_devices.command_of(config, tmp_path / "cards")
+    folder = tmp_path / "reports" / "cards"
+    command = all_devices.command_of(config, folder)
     with pytest.MonkeyPatch.context() as patch:
         # Others take a third of each of the eight processes.
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
-    code = all_devices.conclude(found, tmp_path / "cards", said.append)
-    return code, "\n".join(said)
+        found = all_devices.validate(cards, command, tmp_path, folder, said.append)
+    code = all_devices.conclude(found, folder, said.append)
+    return code, "\n".join(said), folder
 
 
 def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path):
-    code, said = validate(tmp_path, "gpu:0", "gpu:1", "gpu:2", "slow")
+    code, said, folder = validate(tmp_path, "gpu:0", "gpu:1", "gpu:2", "slow")
     assert code == 1, said
-    output = tmp_path / "cards" / "slow.txt"
+    output = folder / "slow.txt"
     assert f"slow: exit 1, with a record; its output: {output}" in said
     assert "gpu:0: exit 0" in said
     assert "FAILED test_cards.py::test_sound" in output.read_text()
-    page = (tmp_path / "cards" / "cards.md").read_text()
+    page = (folder / "cards.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| slow | suspect")], page

@@ -151,6 +151,23 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget():
     assert spent in run.times.decide().notes
 
 
+@pytest.mark.parametrize(
+    ("kept", "left_s", "is_repeated"),
+    [(1, 65.0, False), (1, 75.0, True), (8, 5.0, False), (8, 15.0, True)],
+)
+def test_a_busy_pair_is_repeated_where_the_pairs_of_the_next_look_still_fit(
+    kept, left_s, is_repeated
+):
+    """A pair takes 10 s, and the first look needs eight."""
+    run = Run(lambda name, number: [timed(1.0, 1 + number)] * 2)
+    for _ in range(kept):
+        run.times.measure(run.measured("a", 0), 10.0)
+    run.times.ends = 10.0 + left_s
+    run.times.next_task(0.0)
+    run.times.measure(run.measured("a", 1), 10.0)
+    assert len(run.times.sides["a"][1]) == kept + (not is_repeated)
+
+
 def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
     rule = TimeRule(plan_for(1, most=2), most=2)
     run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
