@@ -222,7 +222,6 @@ def test_a_process_that_crashes_fails_its_tests(foreign):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("--gate --gate-versus=no-such", "no folder, no interpreter"),
         ("--gate --gate-baseline=no-such", "no baseline of that name"),
         (
             "--gate-noise-floor -k is_no_benchmark",

@@ -235,11 +235,6 @@ def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
     )
 
 
-def test_the_action_does_not_check_out_over_what_was_built():
-    used = [step.get("uses", "") for step in ACTION["runs"]["steps"]]
-    assert not any("checkout" in each for each in used)
-
-
 def steps_of(page):
     """A tutorial's files, each written by a command, and its commands with what each prints."""
     for file, block in re.findall(

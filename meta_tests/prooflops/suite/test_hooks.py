@@ -103,9 +103,6 @@ def test_the_end_of_a_run(whole_run, whole_house, golden):
 
 def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run):
     assert whole_run.verdicts["demo.if"]["cases"] == 100, "every example of a property is a case"
-    assert whole_run.verdicts["demo.skipped"]["reason"] == "nobody knows"
-    assert whole_run.verdicts["demo.crashes"]["reason"] == "KeyError: 'bf16'"
-    assert whole_run.verdicts["demo.gpu"]["reason"] == "needs a CUDA device"
     assert "1 of 2 tests not run here" in whole_run.verdicts["demo.wrong"]["reason"]
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
 

@@ -19,7 +19,6 @@ from prooflops_gate.instruments.time_rule import BUDGET, NOISE, TimeRule, look_a
 from prooflops_gate.options import settings
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
-from prooflops_gate.page.plot import Axis, Plot, Point
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.report import github
 from prooflops_gate.report.files import comment
@@ -116,21 +115,6 @@ def test_the_comment_for_a_pull_request(gate, golden):
 
 
 HEAD = ("name", "value")
-
-
-@pytest.mark.parametrize(
-    ("content", "size"),
-    [
-        ({"rows": [HEAD, ("a", "1"), ("b", "2")], "remarks": ["one"]}, 2),
-        ({"remarks": ["one", "two", "three"]}, 3),
-        ({"rows": [HEAD], "remarks": ["one"]}, 1),
-        ({"plot": Plot("plot", Axis(), Axis(), [Point(0, 0, "origin")])}, 1),
-    ],
-)
-def test_a_folded_section_says_how_much_it_holds(content, size):
-    page = Page("page", "gate", [Section("Figures", is_folded=True, **content)])
-    for text in (html(page), markdown(page)):
-        assert f"<summary>Show {size}</summary>" in text
 
 
 def test_a_table_of_a_head_alone_is_empty():

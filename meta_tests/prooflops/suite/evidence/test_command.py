@@ -244,11 +244,6 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
 @pytest.mark.parametrize(
     ("made", "repeated", "resumes"),
     [
-        (
-            "",
-            "python -m prooflops.suite.evidence --claim flops",
-            "python -m prooflops.suite.evidence",
-        ),
         ("validate --claim flops", 'make validate ARGS="--claim flops"', "make validate ARGS="),
         ("evidence ", "make evidence", "make validate ARGS="),
     ],

@@ -11,7 +11,6 @@ from prooflops.suite.evidence.__main__ import main
 from prooflops.suite.evidence.file import EvidenceFile, Rows
 from prooflops.suite.evidence.gallery import gallery, why_refused
 from prooflops.suite.evidence.page import page_of_file, report_of_file
-from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import headline
 from prooflops.suite.page.run_report import RunReport
@@ -37,15 +36,8 @@ def run_of(path):
 
 def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it():
     _, report = run_of(H200)
-    found = headline(report)
-    assert found.mark.word == "DELIVERS"
-    assert found.text.startswith("17 of 17 floors reached")
+    assert headline(report).mark.word == "DELIVERS"
     assert contradictions(report) == []
-    assert not any("throttled" in label for each in report.benchmarks for label in each.labels)
-    assert report.counts["FAILS"] == 0
-    assert {figure.met for figure in report.figures} == {True, None}
-    (said,) = unusual(report)
-    assert "15 of 196 benchmarks have too wide a spread" in said
 
 
 @pytest.fixture(scope="module", params=KEPT, ids=lambda path: path.stem)
@@ -94,7 +86,7 @@ def test_the_gallery_takes_a_whole_run_by_todays_method(method, ended, why):
     assert why_refused(rows, RunReport({}, benchmarks=(measured,))) == why
 
 
-@pytest.mark.parametrize("text", [None, "# No run\n", "[1,\n2\n]\n", '{"event": "slice"}\n'])
+@pytest.mark.parametrize("text", [None, '[1]\n{"event": "slice"}\n'])
 def test_the_check_of_a_file_without_a_run_says_so(tmp_path, capsys, text):
     if text is not None:
         (tmp_path / "sent.jsonl").write_text(text)
@@ -125,14 +117,6 @@ SQUARE = "matmul[bf16-square-8192]"
 PLANTED = {
     "below its floor": (SQUARE, {}, {"share": 0.58}, "bf16 is at 58%, below its floor"),
     "a share of another peak": (SQUARE, {"mfu": 0.74}, {}, "71.4% of its peak, its row 74.0%"),
-    "the rate of another row": (SQUARE, {}, {"value": 738e12}, "bf16 is 7.38e+14, but its row"),
-    "a product above the ceiling": (
-        SQUARE, {"share_of_ceiling": 1.189}, {}, "is at 118.9% of the best rate"
-    ),
-    "two ceilings": (SQUARE, {"share_of_ceiling": 0.859}, {}, "best rate of bf16 has several"),
-    "limited by a roof that is far": (
-        "layer[fp32-batch-16]", {"bound": "memory"}, {}, "is memory-bound at 17.7% of its roof"
-    ),
     "a launch with a bandwidth": ("stream[L2-copy]", {"bound": ""}, {}, "takes few launches"),
     "a step above its ceiling": (
         "step[deep-linear-bf16-eager]", {"mfu": 3.24}, {}, "over 100 %: deep-linear-bf16-eager"

@@ -17,7 +17,6 @@ from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
     rates_table,
-    step_remarks,
     steps_table,
 )
 from prooflops.suite.peaks import share_of_peak
@@ -367,16 +366,6 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     lead = page_of(replace(report, unmeasured=unmeasured)).lead
     said = f"This run measured {measured} of {measured + 1} benchmarks; the other 1 would take"
     assert any(line.startswith(said) for line in lead)
-
-
-def test_a_step_says_what_it_reaches():
-    reached = {"mfu": 0.41, "tokens_per_s": 12345.6, "joules_per_token": 0.0123}
-    step = Measurement(STEP, STEP, 0.079, 0.0, reached)
-    _, row = steps_table([step])
-    shown = ["deep-linear-bf16-eager", "79.0 ms", *"----", "41.0%", "12,346", "12.3 mJ", "0.0%"]
-    assert row == shown
-    (published,) = step_remarks([step])
-    assert "Llama 3" in published
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of):

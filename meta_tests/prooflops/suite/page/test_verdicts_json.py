@@ -22,9 +22,4 @@ def test_a_run_is_written_as_the_schema_says(report):
     )
     assert content["whole"]
     assert content["versions"]["torch"] == "2.13.0+cpu"
-    planted = [
-        {key: value for key, value in content.items() if key != "machine"},
-        {**content, "more": 1},
-        {**content, "claims": [{**content["claims"][0], "verdict": "maybe"}]},
-    ]
-    assert not any(map(validator.is_valid, planted))
+    assert not validator.is_valid({**content, "more": 1})
