@@ -27,10 +27,10 @@ CONVOLVED = "convolution weights, used at every position"
 SHARED = "shared parameters, used several times"
 PARTLY_USED = "weights that only some of the tokens meet (experts, pooled heads)"
 REUSED = "weights that each token meets more than once"
-INPUT_GRADIENT = "input gradients that nothing needs (first or frozen layers)"
-FROZEN = "frozen weights, whose gradient nothing needs"
+INPUT_GRADIENT = "input gradients that nothing needs (first trained layers)"
+FROZEN = "frozen weights, whose gradients nothing needs"
 FURTHER_GRADIENTS = "gradients beyond one per factor"
-ACTIVATIONS = "products of two activations"
+ACTIVATIONS = "attention and other products of two activations"
 FUSED_RECOMPUTED = "recomputed inside fused attention kernels"
 CHECKPOINTED = "recomputed by activation checkpointing"
 
@@ -324,9 +324,8 @@ class ProductsOfParameters:
             forward[reason] += once - use.forward
             backward[reason] += 2 * (once - use.forward)
             missing = 2 * use.forward - use.backward
-            frozen = 0 if parameter.requires_grad else min(missing, use.forward)
-            backward[FROZEN] += frozen
-            backward[INPUT_GRADIENT if missing >= 0 else FURTHER_GRADIENTS] += missing - frozen
+            needless = INPUT_GRADIENT if parameter.requires_grad else FROZEN
+            backward[needless if missing >= 0 else FURTHER_GRADIENTS] += missing
         forward[ACTIVATIONS] -= self._without_parameter["forward"]
         backward[ACTIVATIONS] -= self._without_parameter["backward"]
         backward[FUSED_RECOMPUTED] -= self.fused_recomputed

@@ -17,6 +17,9 @@ WORKSPACE = "workspace"
 LONGEST_LIST = 8
 # Classes below this share of the peak are not printed.
 LEAST_SHARE = 0.001
+# A second cause of a difference is named from this share of the first on.
+LEAST_SHARE_OF_SAME_SIGN = 0.25
+LEAST_SHARE_OF_OTHER_SIGN = 0.01
 CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs", WORKSPACE)
 
 
@@ -63,28 +66,43 @@ def trained_text(whole: ModuleRow) -> str:
 
 
 def rule_text(flops: ExplainedFlops, phase: str) -> str:
-    """A rule of thumb, its distance from the count, and the first reason for it."""
+    """A rule of thumb, its share of the count, and the largest causes of the difference."""
     name, rule, counted = RULES[phase], flops.rule(phase), flops.counted(phase)
     if rule is None:
         return f"{name} is {NOT_KNOWN}, as D is"
     if rule == counted:
         return f"{name} gives exactly that"
-    parts = [each for each in flops.parts if getattr(each, phase)]
-    reason = max(parts, key=lambda each: abs(getattr(each, phase))).name if parts else ""
-    distance = distance_text(rule, counted) if counted else "but no product was counted"
-    return f"{name} gives {with_unit(rule, 'FLOP')}, {distance}: {reason}"
+    if not counted:
+        return f"{name} gives {with_unit(rule, 'FLOP')}, but no product was counted"
+    causes = [
+        f"{percent(size / counted, '+')} {cause}" for cause, size in main_causes(flops, phase)
+    ]
+    share = percent(rule / counted)
+    return f"{name} gives {with_unit(rule, 'FLOP')}, {share} of that: {'; '.join(causes)}"
 
 
-def distance_text(rule: int, counted: int) -> str:
-    """The distance of a rule from the count: in percent, or as a factor where it is large.
+def main_causes(flops: ExplainedFlops, phase: str) -> list[tuple[str, int]]:
+    """The largest cause of a difference, and the second if it is no small part of it.
 
-    >>> distance_text(116, 100), distance_text(85, 100), distance_text(1, 3000)
-    ('16.0% more', '15.0% less', '3,000 times less')
+    That is one above a fourth of the first, or a visible one of the other sign.
     """
-    times = rule / counted
-    if 0.5 < times < 2:
-        return f"{abs(times - 1):.1%} {'more' if times > 1 else 'less'}"
-    return f"{times:,.0f} times as much" if times > 1 else f"{1 / times:,.0f} times less"
+    sizes = {part.name: getattr(part, phase) for part in flops.parts}
+    causes = sorted(sizes.items(), key=lambda cause: -abs(cause[1]))[:2]
+    first, second = causes[0][1], causes[-1][1]
+    least_share = LEAST_SHARE_OF_SAME_SIGN if first * second > 0 else LEAST_SHARE_OF_OTHER_SIGN
+    return causes if abs(second) > least_share * abs(first) else causes[:1]
+
+
+def percent(share: float, sign: str = "") -> str:
+    """A share in percent of three digits, and of four from 100 % on.
+
+    >>> percent(1.16049), percent(0.00603), percent(-0.069, "+"), percent(70_000)
+    ('116.0%', '0.603%', '-6.90%', '7,000,000%')
+    """
+    figure = 100 * share
+    if abs(figure) >= 100:
+        return f"{figure:{sign},.{1 if abs(figure) < 1000 else 0}f}%"
+    return f"{figure:{sign}#.3g}%"
 
 
 def peak_text(memory: StepMemory | None) -> str:

@@ -18,6 +18,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 import prooflops
+from prooflops.model.flop_difference import ACTIVATIONS, FROZEN, INPUT_GRADIENT, LOOKED_UP
+from prooflops.model.summary import main_causes
 from prooflops.model.tree import tree_of
 
 WIDTH, HIDDEN, BATCH = 8, 32, 16
@@ -121,6 +123,22 @@ def test_equal_siblings_share_a_line_and_empty_containers_have_none():
     long = replace(stack.parts[0], name="gate_proj-up_proj")
     assert long.title_within(14) == "gate_proj… × 4", "the count stays"
     assert [each.row.trained for each in stack.parts] == [100 * 101, 0]
+
+
+def test_the_second_cause_of_a_difference_is_named_if_it_is_large_or_cancels_the_first():
+    """Layers behind frozen ones need no gradient of their input, and the frozen ones none."""
+    once = 2 * LAYER_OF_100
+    for frozen, second in ((1, [(INPUT_GRADIENT, once)]), (4, [])):
+        layers = [nn.Linear(100, 100, bias=False) for _ in range(frozen + 1)]
+        net = nn.Sequential(*layers)
+        net[:-1].requires_grad_(False)
+        flops = prooflops.model_report(net, torch.randn(3, 100)).examination.flops
+        assert main_causes(flops, "step") == [(FROZEN, 2 * frozen * once), *second]
+    net = nn.Sequential(nn.Embedding(1000, 8), nn.TransformerEncoderLayer(8, 1, 8))
+    flops = prooflops.model_report(net, torch.zeros(64, 1).long()).examination.flops
+    (first, more), (second, less) = main_causes(flops, "step")
+    assert (first, second) == (LOOKED_UP, ACTIVATIONS)
+    assert more > 0 > less
 
 
 @pytest.mark.parametrize("measure", [False, True])
@@ -316,9 +334,7 @@ def rows_of(module, inputs):
 )
 def test_weights_used_without_a_call_have_their_modules_flops(way):
     rows, report = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
-    assert "products of two activations" not in {
-        each.name for each in report.examination.flops.parts
-    }
+    assert ACTIVATIONS not in {each.name for each in report.examination.flops.parts}
     for name in ("a", "b"):
         found = rows[name].forward_flops, rows[name].backward_flops
         assert found == (2 * LAYER_OF_100, 4 * LAYER_OF_100), name
