@@ -387,7 +387,7 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
             return torch.autograd.grad(loss(wide), wide)[0].to(weights.dtype)
 
         start = torch.full_like(way, begin)
-        end = papers.descended(start, gradient, keeping, steps=400, lr=lr)
+        end = papers.descended(start, gradient, keeping, steps=300, lr=lr)
         return (loss(end) / loss(start)).item()
 
     lost = {"bf16": left("bf16"), "fp16": left("fp16", begin=8.0)}
@@ -396,7 +396,7 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
 
     others = [left(of) for of in ("fp32", "bf16, fp32 master", "bf16, stochastic rounding")]
     others += [left("fp16, fp32 master", begin=8.0), *(left(of, begin=0.0) for of in lost)]
-    at_most(max(others), 1 / 20, "the loss left in fp32, repaired and from 0 on")
+    at_most(max(others), 1 / 10, "the loss left in fp32, repaired and from 0 on")
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
