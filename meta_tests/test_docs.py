@@ -185,7 +185,6 @@ def test_the_pages_of_the_claims_are_those_of_the_registry_and_its_tests(tmp_pat
     [
         ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
-        ("marker", {"claim", "needs", "gate"}),
     ],
 )
 def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, names):
@@ -196,20 +195,14 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, n
     assert names <= rows, f"docs/reference/registry.md, {heading}, lacks {sorted(names - rows)}"
 
 
-def test_the_verdicts_that_the_readme_shows_are_those_of_the_registry():
-    shown = re.findall(r"^(\w+\.[\w-]+): (.+)\n    (.+)$", PAGES["README.md"], re.MULTILINE)
-    assert shown
-    claims = load_registry(ROOT / "test_claims" / "registry").claims
-    for claim, statement, verdict in shown:
-        assert statement == claims[claim].statement
-        assert verdict in (claims[claim].verdict_as_written, "not checked: needs a CUDA device")
-
-
-def test_the_readme_shows_what_its_call_prints(capsys):
+def test_the_readme_shows_what_its_call_prints_and_a_claim_as_it_is_stated(capsys):
     pytest.importorskip("torch")
     call, shown = re.search(r"(?s)```python\n(.*?)```.*?```\n(.*?)```", PAGES["README.md"]).groups()
     exec(call, {})
     assert capsys.readouterr().out == shown
+    claim, *shown = re.search(r"(?m)^(\w+\.[\w-]+): (.+)\n    (.+)$", PAGES["README.md"]).groups()
+    stated = load_registry(ROOT / "test_claims" / "registry").claims[claim]
+    assert shown == [stated.statement, stated.verdict_as_written]
 
 
 def test_the_job_of_kubernetes_parses():
@@ -219,11 +212,6 @@ def test_the_job_of_kubernetes_parses():
 def test_the_napkin_adds_up():
     printed = "\n".join(napkin.lines())
     assert re.search(r"^parameters +1\.34 billion", printed, re.MULTILINE)
-    days, price = (
-        float(re.search(rf"^{name}\D+([\d.,]+)", printed, re.MULTILINE)[1].replace(",", ""))
-        for name in ("training", "price")
-    )
-    assert price == pytest.approx(days * 24 * napkin.COUNT * napkin.USD_PER_HOUR, rel=0.02)
 
 
 def test_a_kernel_is_placed_under_the_measured_roofs(monkeypatch):
