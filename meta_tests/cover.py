@@ -1,6 +1,6 @@
 """Compares what the claims' tests call with what their statements cover.
 
-    python -m meta_tests.cover [--observed] [--synonyms] [TOPIC]
+    python -m meta_tests.cover [--observed] [TOPIC]
 
 Prints each value and each pair of values that test_claims/covers.toml states, and no test tries.
 """
@@ -150,7 +150,7 @@ def values_of(call):
 
 
 def observe(topics):
-    """What the tests of these topics call, by claim."""
+    """What the tests of these topics, and of all spellings, call, by claim."""
     observer = Observer()
     files = [
         str(file)
@@ -158,6 +158,7 @@ def observe(topics):
         for file in sorted((ROOT / "test_claims").glob("test_*.py"))
         if file.stem.removeprefix("test_").split("_")[0] == topic
     ]
+    files.append(str(ROOT / "test_claims" / "test_spellings.py"))
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         observer.install(patch)
@@ -194,56 +195,16 @@ def all_gaps(topics, calls):
     return found
 
 
-MODULES = {name.lower(): f"nn.{name}" for name in dir(torch.nn) if name[0].isupper()}
-
-
-def synonyms(entry):
-    """The public ways in which torch offers the operation of an entry: of its name."""
-    name = entry.partition("(")[0].rpartition(".")[2].removesuffix("_")
-    found = set()
-    for owner in ("torch", "torch.Tensor", "torch.nn.functional"):
-        holder = pkgutil.resolve_name(owner)
-        for spelling in (name, f"{name}_"):
-            if callable(getattr(holder, spelling, None)):
-                found.add(f"{owner}.{spelling}")
-    module = MODULES.get(name.replace("_", ""))
-    if module:
-        found.add(module)
-    operator = getattr(torch.ops.aten, name, None)
-    if operator and "out" in operator.overloads() and f"torch.{name}" in found:
-        found.add(f"torch.{name}(out)")
-    return found
-
-
-def uncalled_synonyms(topics, calls):
-    """The synonyms of each claim's entries that none of its tests calls."""
-    found = {}
-    for claim, rows in covers().items():
-        if claim.partition(".")[0] in topics:
-            called = {call[0] for call in calls[claim]}
-            # Contexts are recorded by their bare names.
-            called |= {f"torch.{name}" for name in called}
-            stated = set()
-            for entries, *_ in rows:
-                stated.update(*map(synonyms, entries))
-            found[claim] = sorted(stated - called)
-    return found
-
-
 def main():
     topics = sorted({claim.partition(".")[0] for claim in covers()})
     parser = argparse.ArgumentParser(prog="python -m meta_tests.cover", description=__doc__)
     parser.add_argument("topics", nargs="*", default=topics, metavar="TOPIC")
     parser.add_argument("--observed", action="store_true", help="print what each claim calls")
-    parser.add_argument("--synonyms", action="store_true", help="print what each claim could call")
     options = parser.parse_args()
     calls = observe(options.topics)
     if options.observed:
         for claim in sorted(calls):
             print(claim, *sorted({call[0] for call in calls[claim]}))
-    if options.synonyms:
-        for claim, uncalled in uncalled_synonyms(options.topics, calls).items():
-            print(f"{claim}: not called: {', '.join(uncalled) or 'none'}")
     found = all_gaps(options.topics, calls)
     for claim, missing in found.items():
         print(f"{claim}: {', '.join(missing)}")

@@ -255,20 +255,30 @@ class Case(NamedTuple):
 
 
 @cache
+def cover_tables():
+    """The topics of covers.toml, and its groups of values."""
+    tables = read_tables(Path(__file__).with_name("covers.toml"))
+    return tables, tables.pop("groups")
+
+
+def axes_of(row):
+    """The values on each axis of a written row: those of a group for its name."""
+    _, groups = cover_tables()
+    return tuple(
+        tuple(value for name in axis.split(", ") for value in groups.get(name, [name]))
+        for axis in row.split(" | ")
+    )
+
+
+@cache
 def covers():
     """The cover of each claim's statement: rows of calls, dtypes, layouts and sizes."""
-    tables = read_tables(Path(__file__).with_name("covers.toml"))
-    groups = tables.pop("groups")
+    topics, _ = cover_tables()
     rows = {}
-    for topic, claims in tables.items():
+    for topic, claims in topics.items():
         for slug, stated in claims.items():
-            rows[f"{topic}.{slug}"] = [
-                tuple(
-                    tuple(value for name in axis.split(", ") for value in groups.get(name, [name]))
-                    for axis in row.split(" | ")
-                )
-                for row in ([stated] if isinstance(stated, str) else stated)
-            ]
+            written = [stated] if isinstance(stated, str) else stated
+            rows[f"{topic}.{slug}"] = [axes_of(row) for row in written]
     return rows
 
 
@@ -280,6 +290,11 @@ def makes_sense(names):
 def covering(claim, row=0):
     """Tensors that have each pair of dtype, layout and size of one row of a claim's cover."""
     _, *axes = covers()[claim][row]
+    return cases_of(axes)
+
+
+def cases_of(axes):
+    """Tensors that have each pair of values of these axes."""
     cases = [case for case in product(*axes) if makes_sense({*case})]
     pairs = {case: {*case, *combinations(case, 2)} for case in cases}
     missing = set().union(*pairs.values())

@@ -241,11 +241,9 @@ def test_a_bf16_nets_gradients_have_the_norm_of_fp32_and_are_clipped(device, dim
     # Activations and gradients of each layer are rounded, and most of the errors cancel.
     close(norm, should, "the norm in bf16", rel=len(dims) * UNIT_OF_BF16)
 
-    total = nn.utils.get_total_norm([parameter.grad for parameter in low.parameters()])
     returned = nn.utils.clip_grad_norm_(low.parameters(), 0.5 * norm)
     # Each tensor's norm and the whole are rounded to bf16 once.
-    for said in (total, returned):
-        close(said.item(), norm, "torch's norm", rel=4 * UNIT_OF_BF16)
+    close(returned.item(), norm, "torch's norm", rel=4 * UNIT_OF_BF16)
 
     clipped = norm_of_gradients(low)
     close(clipped, 0.5 * norm, "the norm clipped to half", rel=6 * UNIT_OF_BF16)

@@ -4,15 +4,13 @@ Bounds follow from the distribution of the samples, and are wrong once in a bill
 """
 
 import math
-from functools import partial
-from itertools import cycle, product
+from itertools import product
 from statistics import NormalDist
 
 import pytest
 import scipy
 import torch
 from torch import nn
-from torch.nn import functional
 
 from test_claims.oracles.dispatched import linear_net
 from test_claims.oracles.messages import at_most, between, close, equal
@@ -112,24 +110,6 @@ def initialised(device, x, initialise, seed, **options):
     return initialise(x, generator=torch.Generator(device).manual_seed(seed), **options)
 
 
-def convolved(x, weights):
-    """A convolution whose window is all that there is, of several channels."""
-    places = math.gcd(x.shape[-1], 6)
-    images, filters = (each.unflatten(-1, (-1, 1, places)) for each in (x, weights))
-    return functional.conv2d(images, filters).flatten(1)
-
-
-def by_module(x, weights):
-    return torch.func.functional_call(nn.Linear(1, 1, bias=False), {"weight": weights}, (x,))
-
-
-# Rows of features times weights of (outputs, features), each as a linear layer may be written.
-PRODUCTS = (
-    lambda x, weights: x @ weights.mT,
-    partial(torch.einsum, "bi,oi->bo"),
-    convolved,
-    by_module,
-)
 DIVIDED = pytest.param(-0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root")
 UNDIVIDED = pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="unit weights")
 
@@ -158,8 +138,8 @@ def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
     ]
     rows = torch.stack([size * unit_features(device, seed, fan_in) for seed in (0, 2)])
     bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
-    for multiplied, weights in zip(PRODUCTS, cycle(drawn), strict=False):
-        for row in multiplied(rows.to(dtype), weights):
+    for weights in drawn:
+        for row in rows.to(dtype) @ weights.mT:
             between(root_mean_square(row), *bounds, f"the size of outputs in {dtype}")
 
 
@@ -178,10 +158,9 @@ def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, f
     weights = w * unit_weights(kind, torch.empty(3000, fan_in, device=device))
     x = x_size * unit_features(device, 1, fan_in)
     low, high = deviation_bounds(1.0, 3000 - 1)
-    for multiplied in PRODUCTS:
-        variance = in_fp64(multiplied(x[None], weights)).var().item()
-        ratio = variance / (fan_in * w**2 * x_size**2)
-        between(ratio, low**2, high**2, "variance / (fan_in · variances)")
+    variance = in_fp64(weights @ x).var().item()
+    ratio = variance / (fan_in * w**2 * x_size**2)
+    between(ratio, low**2, high**2, "variance / (fan_in · variances)")
 
 
 # Each with its options, and the square of the deviation that it gives, by its paper.
@@ -209,22 +188,12 @@ def test_xaviers_deviation_is_the_rescale_times_a_factor(device, name, kernel):
         between(root_mean_square(weights), *bounds, "the weights' deviation", case=case)
 
 
-# Each way to draw normal numbers.
-DRAWS = [
-    torch.randn,
-    partial(torch.normal, 0.0, 1.0),
-    lambda shape, device, **options: torch.empty(shape, device=device).normal_(**options),
-    lambda shape, device, **options: nn.init.normal_(torch.empty(shape, device=device), **options),
-]
-
-
-def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32, draw=torch.randn):
+def growth(device, seed, width, layers, deviation, dtype):
     """By how much the size of x is multiplied by `layers` linear layers of this width."""
     x = unit_features(device, seed, width).to(dtype)[None]
-    for layer, multiplied in zip(range(layers), cycle(PRODUCTS), strict=False):
-        generator = torch.Generator(device).manual_seed(seed + 1 + layer)
-        weights = deviation * draw((width, width), device=device, generator=generator)
-        x = multiplied(x, weights.to(dtype))
+    for layer in range(layers):
+        weights = deviation * normal_values(device, seed + 1 + layer, width, width)
+        x = x @ weights.to(dtype).mT
     return root_mean_square(x)
 
 
@@ -241,9 +210,8 @@ def growth(device, seed, width, layers, deviation=1.0, dtype=torch.float32, draw
     ids=str,
 )
 def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, width, layers):
-    ways = product((1.0, 1 / math.sqrt(width), 0.02), DTYPES, DRAWS)
-    for deviation, dtype, draw in ways:
-        got = growth(device, width + layers, width, layers, deviation, dtype, draw)
+    for deviation, dtype in product((1.0, 1 / math.sqrt(width), 0.02), DTYPES):
+        got = growth(device, width + layers, width, layers, deviation, dtype)
         bounds = growth_bounds(width, layers, deviation)
         between(got, *bounds, f"the growth with a deviation of {deviation:.3g}")
 

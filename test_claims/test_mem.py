@@ -257,18 +257,18 @@ def test_under_autocast_the_state_of_adamw_stays_in_fp32(metered_device, low):
 
 @pytest.mark.claim("mem.grads-equal-params")
 @fewer
-@given(of=nets_of_dtypes, frozen=st.booleans(), by_net=st.booleans())
-@example(of=("fp32", GPT), frozen=True, by_net=True)
-@example(of=("bf16", LLAMA), frozen=False, by_net=False)
+@given(of=nets_of_dtypes, frozen=st.booleans())
+@example(of=("fp32", GPT), frozen=True)
+@example(of=("bf16", LLAMA), frozen=False)
 def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
-    workloads, metered_device, of, frozen, by_net
+    workloads, metered_device, of, frozen
 ):
     name, model = of
     dtype = TORCH_DTYPES[name]
     net = workloads.build(model, device=metered_device, dtype=dtype)
     x = batch_of(workloads, metered_device, model, 2, dtype)
     net.layers[0].requires_grad_(not frozen)
-    zeroing = net if by_net else torch.optim.SGD(in_groups(net))
+    zeroing = torch.optim.SGD(in_groups(net))
     parameters = tensors.tensor_sum(p for p in net.parameters() if p.requires_grad)
     _, (gradients, zeroed, freed) = tensors.held_after(
         metered_device,
@@ -377,11 +377,8 @@ def step_counts(device, net, optimizer=""):
     return len(list(net.parameters())) if device.type == "cpu" or optimizer == "asgd" else 0
 
 
-def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True, by_net=False):
-    """Bytes of each phase of building a net and training it for two steps, and the net.
-
-    zero_grad is the optimizer's, or the net's.
-    """
+def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True):
+    """Bytes of each phase of building a net and training it for two steps, and the net."""
     with measured_memory(device) as held:
         net = workloads.build(model, device=device)
         stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
@@ -396,7 +393,7 @@ def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True
             stepper.step()
             held.mark(f"{turn}step")
             if not turn:
-                (net if by_net else stepper).zero_grad(set_to_none)
+                stepper.zero_grad(set_to_none)
                 held.mark("zero_grad")
     return held.phases, net
 
@@ -425,15 +422,15 @@ def peak_of(phases, moments):
 
 @pytest.mark.claim("mem.grads-freed")
 @fewer
-@given(model=nets, batch=sizes(most=12), by_net=st.booleans())
+@given(model=nets, batch=sizes(most=12))
 # The peak falls by less than half of the gradients.
-@example(model=DeepLinear(dim=9, layers=3, inputs=10), batch=1, by_net=True)
+@example(model=DeepLinear(dim=9, layers=3, inputs=10), batch=1)
 def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
-    workloads, metered_device, model, batch, by_net
+    workloads, metered_device, model, batch
 ):
     tensors.warm_up(metered_device)
     freed, kept = (
-        train_two_steps(workloads, metered_device, model, batch, "sgd", set_to_none, by_net)[0]
+        train_two_steps(workloads, metered_device, model, batch, "sgd", set_to_none)[0]
         for set_to_none in (True, False)
     )
     gradients = 4 * parameter_count(model)

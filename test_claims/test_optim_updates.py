@@ -83,71 +83,58 @@ rmsprops = {
     "momentum": momenta,
     "centered": st.booleans(),
 }
-loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
-fused_too = loops | st.just({"fused": True})
-# The claims; torch's optimizer, the update of the paper, the options of both, and torch's loops.
+# The claims; torch's optimizer, the update of the paper, and the options of both.
 UPDATES = {
     "SGD": (
         ["optim.sgd-none", "optim.sgd-update"],
         torch.optim.SGD,
         papers.sgd,
         {"lr": rates},
-        fused_too,
     ),
     "heavy ball": (
         ["optim.momentum-1", "optim.momentum-update", "optim.history"],
         torch.optim.SGD,
         papers.heavy_ball,
         balls,
-        fused_too,
     ),
     "AdaGrad": (
         ["optim.adagrad-update", "optim.adagrad-1"],
         torch.optim.Adagrad,
         papers.adagrad,
         adagrads,
-        fused_too,
     ),
     "RMSProp": (
         ["optim.rmsprop-ema", "optim.rmsprop-1"],
         torch.optim.RMSprop,
         papers.rmsprop,
         rmsprops,
-        loops,
     ),
     "Adam": (
         ["optim.adam-combo"],
         torch.optim.Adam,
         papers.adam,
         {**adams, "amsgrad": st.booleans()},
-        fused_too,
     ),
     "AdamW": (
         ["optim.adam-combo"],
         torch.optim.AdamW,
         partial(papers.adam, decoupled=True),
         adams,
-        fused_too,
     ),
 }
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "update", "options", "loop"),
+    ("optimizer", "update", "options"),
     [
         pytest.param(*row, marks=pytest.mark.claim(*claims), id=name)
         for name, (claims, *row) in UPDATES.items()
     ],
 )
 @given(task=papers.tasks, data=st.data())
-def test_torchs_update_is_the_one_of_its_paper(
-    device, optimizer, update, options, loop, task, data
-):
+def test_torchs_update_is_the_one_of_its_paper(device, optimizer, update, options, task, data):
     drawn = data.draw(st.fixed_dictionaries(options))
-    if optimizer is torch.optim.Adagrad and device.type != "cpu":
-        # Older torch fuses it on the CPU alone.
-        loop = loops
-    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loop))
+    got, _ = task.torchs(optimizer, device, **drawn)
     most = 1e-9 if "alpha" in drawn else papers.ROUNDING
     error = papers.apart(got, task.reference(update, **drawn))
 
@@ -155,10 +142,10 @@ def test_torchs_update_is_the_one_of_its_paper(
 
 
 @pytest.mark.claim("optim.history", "optim.momentum-update")
-@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=fused_too)
-def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
+@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99))
+def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum):
     nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
-    got, _ = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True, **loop)
+    got, _ = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True)
     at_most(papers.apart(got, nesterov), papers.ROUNDING, "the difference")
     classical = task.reference(papers.heavy_ball, lr=lr, momentum=momentum)
     assert papers.apart(nesterov, classical) > papers.ROUNDING, "the two updates agree"
@@ -175,8 +162,8 @@ def test_a_step_goes_along_the_buffer(device, task, lr, momentum):
 
 
 @pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
-@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9), loop=fused_too)
-def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum, loop):
+@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
+def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
     _, gradients = task.arrays()
     ages = np.arange(task.steps)[::-1]
     # The first gradient enters undampened, so that the weights of the average add up to 1 from the
@@ -186,8 +173,9 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
         momentum: np.where(ages == task.steps - 1, 1, 1 - momentum) * momentum**ages,
     }
     for dampening, each in weights.items():
-        given = {"dampening": dampening, **loop} if dampening else loop
-        _, states = task.torchs(torch.optim.SGD, device, lr=0.01, momentum=momentum, **given)
+        _, states = task.torchs(
+            torch.optim.SGD, device, lr=0.01, momentum=momentum, dampening=dampening
+        )
         for state, history in zip(states, gradients, strict=True):
             should = sum(weight * g for weight, g in zip(each, history, strict=True))
             buffer = state["momentum_buffer"].cpu().numpy()
@@ -221,7 +209,6 @@ def moved(
     decay=0.0,
     start=0.0,
     layout=torch.strided,
-    by_closure=False,
     **options,
 ):
     """The move of each step, one parameter a column; `decay` times the weights joins a gradient."""
@@ -229,34 +216,29 @@ def moved(
     stepper = optimizer([parameter], **options)
     path = [parameter.detach().clone()]
     for gradient in gradients:
-
-        def compute(gradient=gradient):
-            dense = gradient.to(parameter) + decay * parameter.detach()
-            parameter.grad = dense.to_sparse() if layout == torch.sparse_coo else dense
-
-        if not by_closure:
-            compute()
-        stepper.step(compute if by_closure else None)
+        dense = gradient.to(parameter) + decay * parameter.detach()
+        parameter.grad = dense.to_sparse() if layout == torch.sparse_coo else dense
+        stepper.step()
         path.append(parameter.detach().clone())
     return torch.stack(path).diff(dim=0).double().cpu().numpy()
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "has_fused"),
+    "optimizer",
     [
-        pytest.param(*row, marks=pytest.mark.claim(claim), id=claim.partition(".")[2])
-        for claim, *row in (
-            ("optim.sgd-update", torch.optim.SGD, True),
-            ("optim.momentum-update", partial(torch.optim.SGD, momentum=0.9), True),
-            ("optim.adagrad-update", torch.optim.Adagrad, False),
-            ("optim.rmsprop-ema", torch.optim.RMSprop, False),
-            ("optim.adam-combo", torch.optim.Adam, True),
+        pytest.param(each, marks=pytest.mark.claim(claim), id=claim.partition(".")[2])
+        for claim, each in (
+            ("optim.sgd-update", torch.optim.SGD),
+            ("optim.momentum-update", partial(torch.optim.SGD, momentum=0.9)),
+            ("optim.adagrad-update", torch.optim.Adagrad),
+            ("optim.rmsprop-ema", torch.optim.RMSprop),
+            ("optim.adam-combo", torch.optim.Adam),
         )
     ],
 )
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
 @pytest.mark.parametrize("columns", [3, 600])
-def test_options_and_loops_do_what_they_say(device, optimizer, has_fused, dtype, columns):
+def test_options_and_loops_do_what_they_say(device, optimizer, dtype, columns):
     """Weight decay adds a share of the weights to the gradient, and maximizing turns its sign."""
     torch_dtype = TORCH_DTYPES[dtype]
     device = with_dtype(device, torch_dtype)
@@ -267,17 +249,14 @@ def test_options_and_loops_do_what_they_say(device, optimizer, has_fused, dtype,
     gradients = gradients.to(torch_dtype)
     plain = take(gradients)
     with_decay = take(gradients, decay=0.1)
-    loops_of = [{"foreach": True}, {"foreach": False}, *([{"fused": True}] if has_fused else [])]
     # Torch's loop over all tensors at once refuses such a rate.
     rate = torch.tensor(0.1, dtype=torch.float64)
-    others = take(gradients, lr=rate, foreach=False), take(gradients, by_closure=True)
-    pairs = [(plain, exact), *((other, plain) for other in others)]
-    for loop in loops_of:
-        pairs += [
-            (take(gradients, **loop), plain),
-            (take(-gradients, maximize=True, **loop), plain),
-            (take(gradients, weight_decay=0.1, **loop), with_decay),
-        ]
+    pairs = [
+        (plain, exact),
+        (take(gradients, lr=rate, foreach=False), plain),
+        (take(-gradients, maximize=True), plain),
+        (take(gradients, weight_decay=0.1), with_decay),
+    ]
     near = 64 * torch.finfo(torch_dtype).eps
     for number, (got, should) in enumerate(pairs):
         at_most(np.abs(got - should).max(), near, f"the difference of way {number}")
@@ -307,21 +286,20 @@ def test_steps_of_adagrad_shrink_where_those_of_a_flat_average_would_not(device,
     seed=st.integers(0, 2**32 - 1),
     factor=st.sampled_from([1e-4, 0.3, 7.0, 1e4]),
     steps=st.integers(1, 5),
-    loop=loops,
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
 )
 def test_a_constant_factor_of_one_parameters_gradients_changes_no_step(
-    device, optimizer, seed, factor, steps, loop, dtype
+    device, optimizer, seed, factor, steps, dtype
 ):
     device = with_dtype(device, dtype)
     gradients = torch.rand(steps, 5, generator=torch.manual_seed(seed)).to(dtype) + 1
     # The others keep their gradients: a rate that all parameters share would follow them.
     scaled = gradients * torch.tensor([factor, 1, 1, 1, 1], dtype=dtype)
-    plain = moved(optimizer, device, gradients, lr=0.5, **loop)
-    same = moved(optimizer, device, scaled, lr=0.5, **loop)
+    plain = moved(optimizer, device, gradients, lr=0.5)
+    same = moved(optimizer, device, scaled, lr=0.5)
     close(same, plain, "steps", rel=max(1e-3, 8 * torch.finfo(dtype).eps))
 
-    tiny = moved(optimizer, device, gradients * 1e-14, lr=0.5, **loop)
+    tiny = moved(optimizer, device, gradients * 1e-14, lr=0.5)
     at_most(abs(tiny).sum() / abs(plain).sum(), 0.01, "steps far below eps, over the others")
 
     before, after = (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader
@@ -237,15 +237,8 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     equal(by_torch, by_torch[:1] * len(gpus), "streams of the GPUs")
 
 
-def with_each_draw(test):
-    for name in DRAWS:
-        test = example(name=name, seed=0, order=["global", "first", "second", "global"])(test)
-    return test
-
-
 @pytest.mark.claim("rand.separate-seeds")
 @fewer
-@with_each_draw
 @given(
     name=st.sampled_from(sorted(DRAWS)),
     seed=seeds,

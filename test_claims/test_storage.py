@@ -137,11 +137,8 @@ def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device):
             layout = contiguous_layout((m, n)).transpose(0, 1)
             is_short = min(m, n) < 2
             equal(layout.is_contiguous, is_short, "is_contiguous by formula")
-            ways = {"t()": matrix.t(), "transpose": matrix.transpose(0, 1)}
-            ways |= {"T": matrix.T, "mT": matrix.mT}
-            for way, x in ways.items():
-                equal(x.is_contiguous(), is_short, "is_contiguous", way=way)
-                equal(x.t().is_contiguous(), True, "is_contiguous of its transpose", way=way)
+            equal(matrix.T.is_contiguous(), is_short, "is_contiguous", case=case)
+            equal(matrix.T.T.is_contiguous(), True, "is_contiguous of its transpose", case=case)
 
 
 @pytest.mark.claim("storage.contiguous-copies")
@@ -211,14 +208,7 @@ def assert_transposed(x):
     for first, second in combinations(range(x.dim()), 2):
         order = list(range(x.dim()))
         order[first], order[second] = second, first
-        ways = {
-            "transpose": x.transpose(first, second),
-            "torch.transpose": torch.transpose(x, first, second),
-            "swapaxes": x.swapaxes(first, second),
-            "permute": x.permute(order),
-        }
-        if x.dim() == 2:
-            ways |= {"t": x.t(), "T": x.T, "mT": x.mT}
+        ways = {"transpose": x.transpose(first, second), "permute": x.permute(order)}
         strides = tuple(x.stride(dim) for dim in order)
         for name, y in ways.items():
             assert shares_storage(x, y), f"{name} copied"

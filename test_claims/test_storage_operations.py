@@ -73,10 +73,8 @@ def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     future = torch.tensor(token > token[:, None])
     for case in covering("storage.triu-causal"):
         ones = torch.ones(length, length, dtype=TORCH_DTYPES[case.dtype], device=device)
-        ways = {"triu": ones.triu(diagonal=1), "torch.triu": torch.triu(ones, 1)}
-        ways["triu_"] = ones.clone().triu_(1)
-        for way, mask in ways.items():
-            equal(mask.bool(), future, "the mask", way=way, dtype=case.dtype)
+        mask = ones.triu(diagonal=1)
+        equal(mask.bool(), future, "the mask", dtype=case.dtype)
     mask = mask.bool()
 
     operands = torch.randn(3, 2, 2, length, 8, device=device)
@@ -95,12 +93,8 @@ def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
         near = 4 * torch.finfo(x.sqrt().dtype).eps
         ways = {
             "pow": (x.pow(2), x * x),
-            "torch.pow": (torch.pow(x, 2), x * x),
-            "** 2": (x**2, x * x),
             "sqrt": (x.sqrt(), root),
-            "torch.sqrt": (torch.sqrt(x), root),
             "rsqrt": (x.rsqrt(), 1 / root.double()),
-            "torch.rsqrt": (torch.rsqrt(x), 1 / root.double()),
         }
         for way, (got, should) in ways.items():
             off = (got.double() / should - 1).abs().max().item()

@@ -248,7 +248,7 @@ def test_the_shape_of_a_result_follows_in_any_dtype_layout_and_size(device):
         true = (x != 0).sum().item()
         results = {
             x.shape: each,
-            (columns,): (x.sum(0), torch.sum(x, dim=0)),
+            (columns,): (x.sum(0),),
             (): (x.sum(), x.prod()),
             (rows, rows): (x.float() @ x.mT.float(),),
             (2 * rows, columns): (torch.cat([x, x]),),
@@ -272,9 +272,8 @@ def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, 
     for name, of in over.items():
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
 
-        for reduced in (getattr(x, name), partial(getattr(torch, name), x)):
-            got = reduced(of, keepdim=keep).shape
-            equal(got, should, f"the shape of {name} over {of}", keep=keep)
+        got = getattr(x, name)(of, keepdim=keep).shape
+        equal(got, should, f"the shape of {name} over {of}", keep=keep)
 
 
 @pytest.mark.claim("tensor.shapes-match")

@@ -62,11 +62,18 @@ def check_claims_have_tests(
         )
 
 
+def quoting(file: Path) -> str:
+    """The text of a test file, and of the table of that name beside it."""
+    table = file.with_suffix(".toml")
+    text = file.read_text(encoding="utf-8")
+    return text + table.read_text(encoding="utf-8") if table.exists() else text
+
+
 def names_no_claim(file: Path, claims: Iterable[str]) -> bool:
     """True if this test file quotes none of these claim ids."""
     if not (file.name.startswith("test_") and file.suffix == ".py"):
         return False
-    text = file.read_text(encoding="utf-8")
+    text = quoting(file)
     return not any(f'"{claim}"' in text or f"'{claim}'" in text for claim in claims)
 
 
@@ -143,7 +150,7 @@ def _note_files_not_collected(
     for file in sorted(config.rootpath.glob("test_claims/test_*.py")):
         if file in collected:
             continue
-        text = file.read_text(encoding="utf-8")
+        text = quoting(file)
         for claim, tests in run.tests.items():
             if f'"{claim}"' in text:
                 tests[file.name] = f"{file.name} was not collected"
