@@ -223,4 +223,7 @@ class Growth:
         def does_fit(size: int) -> bool:
             return self.of_size(size).fits_into(capacity_bytes)
 
-        return largest_size(does_fit, lambda: 0, 1, ceiling)
+        reserved = self.requests.reserved_bytes
+        slope = (self.other.reserved_bytes - reserved) // (self.other_size - self.size)
+        near = max(1, self.size + (capacity_bytes - reserved) // max(1, slope))
+        return largest_size(does_fit, lambda: near, near, ceiling)
