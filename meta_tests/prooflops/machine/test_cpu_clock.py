@@ -64,7 +64,7 @@ def test_the_share_of_a_row_on_a_cpu_is_that_of_the_clock_that_ran():
 def test_what_is_missing_for_a_peak_is_named(monkeypatch):
     floors = Floors(CPU, Peaks(CPU))
     floor = floor_of(None, "fp32", "cpu")
-    assert "FLOPs per cycle in fp16" in floors.why_unknown(floor, "fp16")
+    assert "FLOPs per clock in fp16" in floors.why_unknown(floor, "fp16")
 
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
