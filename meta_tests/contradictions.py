@@ -28,20 +28,20 @@ def _shares(report):
 def _figures(report):
     """A figure is one row's, and is compared with one floor; a dtype has one dense peak."""
     for figure in report.figures:
-        entry = figure.entry
+        entry, row = figure.entry, figure.row.at_its_best()
         value = entry["value"]
         if figure.met and not figure.floor.is_met(entry["share"], entry.get("at_clock")):
             yield f"{figure.name} is at {entry['share']:.0%}, below its floor, but delivers"
-        of_row = figure.row.number("mfu") or figure.row.number("mbu")
+        of_row = row.number("mfu") or row.number("mbu")
         is_of_peak = figure.floor and figure.floor.of in ("peak", "bandwidth")
         if of_row and is_of_peak and abs(entry["share"] - of_row) > SAME_FIGURE:
             yield f"{figure.name} is at {entry['share']:.1%} of its peak, its row {of_row:.1%}"
-        peak = is_of_peak and report.peaks.get(DERIVED, {}).get(figure.row.dtype)
+        peak = is_of_peak and report.peaks.get(DERIVED, {}).get(row.dtype)
         if peak and "nominal" in entry and abs(entry["nominal"] / peak - 1) > ROUNDING:
             yield f"{figure.name} has a peak of {entry['nominal']:.3g}, the run {peak:.3g}"
-        rate = figure.row.rate
+        rate = row.rate
         if rate and rate[1] == entry["unit"] and abs(rate[0] / value - 1) > SAME_FIGURE:
-            yield f"{figure.name} is {value:.3g}, but its row {figure.row.name} has {rate[0]:.3g}"
+            yield f"{figure.name} is {value:.3g}, but its row {row.name} has {rate[0]:.3g}"
 
 
 def _best_rates(report):

@@ -8,7 +8,7 @@ from typing import Any
 
 from accounting.devices.floors import GROUPS, NOMINAL, Floor, compared, shown
 from prooflops.suite.commands import of_tests
-from prooflops.suite.page.measurement import Measurement
+from prooflops.suite.page.measurement import AGAIN, Measurement
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
@@ -37,6 +37,16 @@ NAMES = {
     "add": "memory add",
     "sum": "memory sum",
     "dot": "memory dot",
+    "memory": "memory bandwidth",
+    "link": "link to the host",
+}
+GROUP_OF = {figure: group for group, figures in GROUPS.items() for figure in figures}
+# What a buyer pays for besides products, and the benchmarks that measure it.
+MEASURED_BY = {
+    "memory": "bench/test_bandwidth.py::test_stream[memory",
+    "mfu": "bench/test_mfu.py::",
+    "link": "bench/test_transfer.py::",
+    "all-reduce": "bench/test_collectives.py::",
 }
 MARKS = {
     True: Mark("delivers", GOOD, "✓"),
@@ -107,6 +117,24 @@ def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
             rows.setdefault(str(entry["figure"]), []).append(bench)
     found = [_figure(name, group) for name, group in rows.items()]
     return sorted(found, key=lambda each: [*NAMES, each.figure].index(each.figure))
+
+
+def unmeasured_figures(found: Sequence[Figure], unmeasured: Mapping[str, str]) -> list[Figure]:
+    """The figures that a buyer pays for and this run did not measure, each with the first reason.
+
+    `unmeasured`: the reason of each benchmark without a figure.
+
+    >>> skipped = {"bench/test_mfu.py::test_mfu[gpt2]": "too slow here"}
+    >>> [(each.name, each.text) for each in unmeasured_figures([], skipped)]
+    [('MFU of a step', 'too slow here')]
+    """
+    measured = {GROUP_OF.get(each.figure, each.figure) for each in found}
+    missing = []
+    for group, tests in MEASURED_BY.items():
+        reasons = [why for test, why in unmeasured.items() if test.startswith(tests)]
+        if reasons and group not in measured:
+            missing.append(Figure(group, None, reasons[0]))
+    return missing
 
 
 def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
@@ -239,9 +267,8 @@ def undecided_floors(found: Sequence[Figure], stated: Iterable[str] = ()) -> lis
     ['memory', 'fp32']
     """
     undecided = [each for each in found if each.met is None and each.floor and each.floor.is_stated]
-    groups = {figure: group for group, figures in GROUPS.items() for figure in figures}
-    measured = {groups.get(each.figure, each.figure) for each in found}
-    named = dict.fromkeys(groups.get(name, name) for name in stated)
+    measured = {GROUP_OF.get(each.figure, each.figure) for each in found}
+    named = dict.fromkeys(GROUP_OF.get(name, name) for name in stated)
     unmeasured = [name for name in named if name not in measured]
     return undecided + [Figure(name, None, "no benchmark measured it") for name in unmeasured]
 
@@ -269,8 +296,11 @@ def why_short(figure: Figure) -> str:
 
 
 def bars(found: Sequence[Figure]) -> list[Bar]:
-    """A bar a figure."""
-    return [_bar(each, each.row) for each in found if each.row]
+    """A bar a figure; one that was not measured says why."""
+    return [
+        _bar(each, each.row) if each.row else Bar(each.name, "-", note=each.text, mark=MARKS[None])
+        for each in found
+    ]
 
 
 def _bar(figure: Figure, row: Measurement) -> Bar:
@@ -316,7 +346,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     yield f"measured by `{row.name}`"
     if entry.get("again"):
         first = engineering(row.median_s, "s") if entry["unit"] == "s" else row.rate_text
-        yield f"measured again after a pause, at first {first}"
+        yield f"{AGAIN}, at first {first}"
     yield from row.facts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -20,6 +20,9 @@ EXCEEDS = 1 + 1e-6
 # Families of matrix products.
 PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")
 NOT_KNOWN = "not known"
+AGAIN = "measured again after a pause"
+# The figures that rise with the rate.
+RATES = ("flop_per_s", "op_per_s", "bytes_per_s", "mfu", "mbu")
 NO_RATE = "no rate: launch overhead"
 NEITHER = "neither roof"
 # Contention only lowers a rate, so a kernel so near to its roof is limited by it all the same.
@@ -153,6 +156,21 @@ class Measurement:
         return found[0] if found and found[1] != "B/s" else None
 
     @property
+    def again(self) -> tuple[float, str] | None:
+        """The rate and unit of a second, faster measurement after a pause; None without one."""
+        entry = self.info.get("delivers") or {}
+        is_rate = entry.get("again") and entry["unit"] != "s"
+        return (float(entry["value"]), str(entry["unit"])) if is_rate else None
+
+    def at_its_best(self) -> Measurement:
+        """The benchmark with the rates of its second measurement, if there was one."""
+        if not (self.again and self.rate):
+            return self
+        faster = self.again[0] / self.rate[0]
+        rates = {key: faster * self.number(key) for key in RATES if self.has(key)}
+        return replace(self, info={**self.info, **rates, "fastest_s": None})
+
+    @property
     def rate_text(self) -> str:
         return engineering(*self.rate) if self.rate else "-"
 
@@ -213,4 +231,5 @@ class Measurement:
             found.append(f"bottleneck: {self.info['bottleneck']}")
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
+        found += [f"{AGAIN}: {engineering(*self.again)}"] if self.again else []
         return ", ".join(filter(None, dict.fromkeys(found)))

@@ -145,7 +145,7 @@ def undecided(report: RunReport) -> list[str]:
 def delivery_section(report: RunReport) -> Section:
     return Section(
         "Does it deliver?",
-        bars=delivery.bars(report.figures),
+        bars=report.bars,
         answer=BARS if report.figures else "",
         anchor="delivers",
         absent="No benchmark with a floor ran.",

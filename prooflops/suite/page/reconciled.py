@@ -83,7 +83,8 @@ def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
         dtype = bench.dtype
         recorded[dtype] = max(recorded.get(dtype, 0.0), bench.number("ceiling_flop_per_s"))
         if bench.is_product:
-            reached[dtype] = max(reached.get(dtype, 0.0), bench.arithmetic_rate or 0.0)
+            rate = bench.at_its_best().arithmetic_rate or 0.0
+            reached[dtype] = max(reached.get(dtype, 0.0), rate)
     return {**recorded, **reached}
 
 

@@ -17,6 +17,7 @@ from prooflops.suite.page.reconciled import at_one_clock, reconciled
 from prooflops.suite.peaks import DERIVED
 from prooflops.suite.registry import Registry, Source
 from prooflops.suite.verdicts import VERDICTS, Verdict
+from prooflops_gate.page.section import Bar
 
 # The version of the form of verdicts.json, raised for incompatible changes.
 SCHEMA = 3
@@ -100,6 +101,12 @@ class RunReport:
     def figures(self) -> list[delivery.Figure]:
         """The figures that the device delivers, the important ones first."""
         return delivery.figures(self.benchmarks)
+
+    @property
+    def bars(self) -> list[Bar]:
+        """A bar for each figure, then for each that a buyer pays for and no benchmark measured."""
+        missing = delivery.unmeasured_figures(self.figures, self.unmeasured)
+        return delivery.bars([*self.figures, *missing]) if self.figures else []
 
     @property
     def undecided_floors(self) -> list[delivery.Figure]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from prooflops.suite.page.measurement import CONTENDED, NOT_KNOWN, Measurement
+from prooflops.suite.page.measurement import AGAIN, CONTENDED, NOT_KNOWN, Measurement
 from prooflops.suite.peaks import published_mfu_text, share_of_peak
 from prooflops_gate.console.tables import engineering, share
 
@@ -93,7 +93,8 @@ def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
 
 def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:
     """The fastest stream from and to memory: the bandwidth of the memory on every page."""
-    streams = [bench for bench in benchmarks if bench.level == "memory" and bench.rate]
+    rows = [bench for bench in benchmarks if bench.level == "memory" and bench.rate]
+    streams = [bench.at_its_best() for bench in rows]
     return max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
 
 
@@ -103,7 +104,8 @@ def best_products(benchmarks: Sequence[Measurement]) -> dict[str, Measurement]:
     Contention only lowers a rate, so contended products are compared too, and marked.
     """
     best: dict[str, Measurement] = {}
-    for bench in sorted(benchmarks, key=_rate, reverse=True):
+    rows = [bench.at_its_best() for bench in benchmarks]
+    for bench in sorted(rows, key=_rate, reverse=True):
         if bench.is_product and bench.dtype:
             best.setdefault(bench.dtype, bench)
     return best
@@ -117,7 +119,8 @@ def rates_table(
     best = best_products(benchmarks)
     for dtype, bench in best.items():
         of_peak = share_of_peak(bench.info, peaks)
-        rows.append([dtype, bench.rate_text, of_peak, bench.name, spread_text(bench)])
+        spread = AGAIN if bench.again else spread_text(bench)
+        rows.append([dtype, bench.rate_text, of_peak, bench.name, spread])
     return with_fastest([RATES_HEAD, *rows], [*best.values()]) if rows else []
 
 

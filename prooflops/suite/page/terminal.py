@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from prooflops.suite import commands, listing
-from prooflops.suite.page import claims, delivery, page
+from prooflops.suite.page import claims, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
@@ -46,7 +46,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     _print_claims(terminal, finished, known, width)
     if report.figures:
         terminal.section("does it deliver?")
-        for bar, text in medium.bar_lines(delivery.bars(report.figures), width):
+        for bar, text in medium.bar_lines(report.bars, width):
             terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
     for text in _places(finished):
         for each in medium.wrapped(text, width):

@@ -16,6 +16,7 @@ from prooflops.suite.page.reconciled import reconciled
 from prooflops.suite.page.run_report import verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
+    memory_stream,
     rates_table,
     steps_table,
 )
@@ -95,6 +96,27 @@ def test_a_bar_has_an_end_that_is_known_and_names_a_second_measurement():
     assert (unknown.length, unknown.share) == (None, "")
     assert (known.length, known.share) == (0.5, "50 % of the dense peak")
     assert "measured again after a pause, at first 1.00 GFLOP/s" in known.note
+
+
+def test_a_second_measurement_is_the_best_rate_and_each_row_names_both():
+    """What other work slowed at first has one figure afterwards, a stream as well as a product."""
+    entry = {"figure": "fp64", "value": 28.6e9, "unit": "FLOP/s", "again": True}
+    info = {"dtype": "fp64", "ceiling_flop_per_s": 9e8}
+    slowed = info | {"flop_per_s": 5.8e8, "share_of_ceiling": 0.64, "mfu": 0.006}
+    product = info | {"flop_per_s": 9e8, "share_of_ceiling": 1.0}
+    stream = level("memory", 3e9) | {"delivers": entry | {"value": 9e9, "unit": "B/s"}}
+    rows = reconciled([
+        Measurement("ceiling[fp64]", "c", 0.016, 0.02, slowed | {"delivers": entry}),
+        Measurement("matmul[fp64]", "m", 0.036, 0.0, product),
+        Measurement("stream[memory-copy]", "s", 0.1, 0.0, stream),
+    ])  # fmt: skip
+    _, best = rates_table(rows, {})
+    again = "measured again after a pause"
+    assert best == ["fp64", "28.6 GFLOP/s", "29.6%", "ceiling[fp64]", again]
+    shares = [each.number("share_of_ceiling") for each in rows[:2]]
+    assert shares == pytest.approx([5.8e8 / 28.6e9, 9e8 / 28.6e9], rel=0.01)
+    assert f"{again}: 28.6 GFLOP/s" in rows[0].notes
+    assert memory_stream(rows).rate == (9e9, "B/s")
 
 
 def test_the_fastest_round_has_a_column_and_enters_no_comparison():
@@ -194,6 +216,8 @@ def test_a_run_has_one_peak_a_dtype_at_its_highest_clock(report_of, share, met):
     assert (figure.entry["share"], figure.met) == (pytest.approx(share * 2.5 / 3), met)
     assert "the dense peak is 192 GFLOP/s at 3.00 GHz" in page_of(report).sections[0].bars[0].note
     assert contradictions(report) == []
+    (said,) = [line for line in unusual(report) if "dense peak" in line]
+    assert said.endswith("a dtype whose FLOPs per clock are not on record has none")
 
 
 @pytest.mark.parametrize(
@@ -366,6 +390,26 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     lead = page_of(replace(report, unmeasured=unmeasured)).lead
     said = f"This run measured {measured} of {measured + 1} benchmarks; the other 1 would take"
     assert any(line.startswith(said) for line in lead)
+
+
+def test_what_a_buyer_pays_for_and_no_benchmark_measured_has_a_row_that_says_why(report):
+    product = {"dtype": "bf16", "flop_per_s": 780e12, "delivers": HELD}
+    benchmarks = (Measurement(PRODUCT, PRODUCT, 1.0, 0.0, product),)
+    tests = {
+        "bench/test_bandwidth.py::test_stream[memory-copy]": "the arrays fit into the cache",
+        "bench/test_bandwidth.py::test_stream[L3-copy]": "cpu reports no L3",
+        "bench/test_mfu.py::test_mfu[gpt2-124m]": "too slow here",
+        "bench/test_transfer.py::test_copy[to-host]": "no link to measure",
+        "bench/test_collectives.py::test_collective[x]": "needs several ranks",
+    }
+    fresh = replace(report, benchmarks=benchmarks, unmeasured=tests)
+    said = {bar.name: (bar.mark.word, bar.note) for bar in fresh.bars[1:]}
+    assert said == {
+        "memory bandwidth": ("not known", "the arrays fit into the cache"),
+        "MFU of a step": ("not known", "too slow here"),
+        "link to the host": ("not known", "no link to measure"),
+        "all-reduce": ("not known", "needs several ranks"),
+    }
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of):
