@@ -97,12 +97,12 @@ class Predictions:
         """The step of this size on the card."""
         known = self._of_kind(card)
         if size not in known:
-            known[size] = self._predict(size, _capability(card))
+            known[size] = self._predict(size, capability_of(card))
         return known[size]
 
     def _of_kind(self, card: Accelerator) -> dict[int, PredictedMemory]:
         """The sizes predicted so far for the cards for which torch chooses the same kernels."""
-        capability = _capability(card)
+        capability = capability_of(card)
         return self._known[cublas_workspace_bytes(capability), kernels_of(capability)]
 
     def fit(self, card: Accelerator, size: int = 1) -> Fit:
@@ -146,7 +146,8 @@ def _is_cuda(card: Accelerator) -> bool:
     return re.fullmatch(r"\d+\.\d+", card.arch) is not None
 
 
-def _capability(card: Accelerator) -> Capability:
+def capability_of(card: Accelerator) -> Capability:
+    """The compute capability of a card, as torch.cuda.get_device_capability has it."""
     major, minor = card.arch.split(".")
     return int(major), int(minor)
 

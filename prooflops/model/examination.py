@@ -8,6 +8,7 @@ from typing import Any
 
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.copies import Copies
+from prooflops.memory.fits import capability_of
 from prooflops.model.breakdown import Breakdown, breakdown_of, breakdown_of_trace
 from prooflops.model.factory import ModelError, error_text, naming
 from prooflops.model.fake_step import fake_step
@@ -118,10 +119,12 @@ def examine_unrun(
     Raises ModelError where a step needs values.
     """
     is_compiled = user_model.is_compiled
+    is_card = cards and user_model.device.type == "cuda"
+    capability = capability_of(cards[0]) if is_card else None
     with naming(user_model.spec, user_model.option):
         try:
             with stages.stage("counting and predicting a step"):
-                step = fake_step(made, user_model.device)
+                step = fake_step(made, user_model.device, capability=capability)
         except ModelError:
             raise
         except Exception as error:

@@ -11,10 +11,12 @@ from torch import Tensor
 from prooflops.memory import CLASSES, PREDICTED_DEVICES, PredictedMemory, predicted_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies
+from prooflops.memory.fits import Capability
 from prooflops.memory.repetition import SECOND
 from prooflops.model.alike import kinds_of_parameters
 from prooflops.model.breakdown import StepTrace
 from prooflops.model.step_memory import (
+    CPU_KERNELS,
     GIVEN,
     GRADIENTS,
     HELD,
@@ -25,6 +27,7 @@ from prooflops.model.step_memory import (
     InstanceSteps,
     MemoryRow,
     StepMemory,
+    highest_phase,
 )
 from prooflops.model.user_model import Instance, tensors_of
 
@@ -39,18 +42,29 @@ class FakeStep:
 
 
 def fake_step(
-    make: Callable[[Copies], Instance], device: torch.device, *, workspaces: bool = True
+    make: Callable[[Copies], Instance],
+    device: torch.device,
+    *,
+    workspaces: bool = True,
+    capability: Capability | None = None,
 ) -> FakeStep:
     """The step of what `make` returns when it is given how to copy.
 
-    `workspaces` are those of cuBLAS, which earlier steps of a process make. Raises any error of a
+    `workspaces` are those of cuBLAS, which earlier steps of a process make. `capability` is that of
+    an absent card. Raises any error of a
     step that cannot go on without values.
     """
     # Its operations are those of the CPU where another device cannot be faked.
     is_known = device.type in PREDICTED_DEVICES
     device = device if is_known else torch.device("cpu")
     copies = Copies(device)
-    with predicted_memory(device, classes=CLASSES, copies=copies, workspaces=workspaces) as held:
+    with predicted_memory(
+        device,
+        compute_capability=capability,
+        classes=CLASSES,
+        copies=copies,
+        workspaces=workspaces,
+    ) as held:
         instance = make(copies)
         copies.release()
         held.name("buffers", instance.module.buffers())
@@ -114,8 +128,13 @@ class _FakeSteps(InstanceSteps):
 
 def _memory_of(held: PredictedMemory) -> StepMemory:
     """The memory of the second step."""
-    forward, backward, step = (held.phases[f"{SECOND}{name}"] for name in STEP)
-    highest = max((forward, backward, step), key=lambda phase: phase.peak_bytes)
+    phases = {name: held.phases[f"{SECOND}{name}"] for name in STEP}
+    forward, backward, step = phases.values()
+    peak_phase = highest_phase(phases)
+    highest = phases[peak_phase]
+    unknown = (*held.unknown,)
+    if held.is_lower_bound and not unknown:
+        unknown = (CPU_KERNELS,)
     left, before = forward.live_by_class, held.phases["zero_grad"].live_by_class
     # A module may keep an output for its next pass.
     activations = left.get("activations", 0) - before.get("activations", 0)
@@ -128,7 +147,8 @@ def _memory_of(held: PredictedMemory) -> StepMemory:
     )
     return StepMemory(
         rows=rows,
-        remarks=(LOWER_BOUND,) if held.is_lower_bound else (),
-        is_peak_lower_bound=held.is_lower_bound,
+        remarks=(LOWER_BOUND,) if unknown else (),
+        unknown=unknown,
         at_peak=highest.peak_by_class,
+        peak_phase=peak_phase,
     )

@@ -74,7 +74,9 @@ class FitRow:
             if size
         ]
         if self.fit.fits:
-            verdict = "fits" if self.fit.spare_bytes >= 0 else "fits if torch empties its cache"
+            verdict = "may fit" if self.fit.unknown else "fits"
+            if self.fit.spare_bytes < 0:
+                verdict += " if torch empties its cache"
             return "; ".join([verdict, *found])
         return "; ".join(["does not fit", *found, str(self.remedy or "no change suffices")])
 

@@ -32,8 +32,8 @@ class Remedy:
         how = [f"ZeRO stage {self.zero_stage} on {self.devices:,} cards"] if self.zero_stage else []
         if self.training != Training.name:
             how.append(self.training)
-        bound = "at least " if self.is_lower_bound else ""
-        return f"fits with {', '.join(how)}: {bound}{with_unit(self.reserved_bytes, 'B')}"
+        fits, bound = ("may fit", "at least ") if self.is_lower_bound else ("fits", "")
+        return f"{fits} with {', '.join(how)}: {bound}{with_unit(self.reserved_bytes, 'B')}"
 
 
 def remedy_of(

@@ -39,10 +39,7 @@ from prooflops_gate.page.terminal import wrapped
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-NOTES = (
-    "measured on a copy of the module",
-    "time of a step, MFU and HFU: not measured here; pytest --model measures them",
-)
+NOTES = ("measured on a copy of the module",)
 # These need a closure, a subclass or sparse gradients.
 NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")
 OPTIMIZERS = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from prooflops.memory import MeasuredMemory, measured_memory, why_uncounted
-from prooflops.memory.phases import highest
+from prooflops.memory.phases import PhaseBytes, highest
 from prooflops.memory.repetition import SECOND, take_two_steps
 from prooflops.model.factory import naming, user_code
 from prooflops.model.user_model import (
@@ -24,6 +24,7 @@ GIVEN, GRADIENTS, STATE = "parameters, buffers, inputs", "gradients", "optimizer
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "step")
 LOWER_BOUND = "the workspace of some kernels is not known: the predicted peak is a lower bound"
+CPU_KERNELS = "the CPU's kernels"
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ class StepMemory:
     """The memory of a training step after the first one.
 
     `at_peak` has the predicted bytes of each class at the peak; it is empty where nothing is
-    predicted.
+    predicted. `unknown` are the kernels whose workspace is not known and may raise it. `peak_phase`
+    is the one of STEP with the peak.
     """
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
-    is_peak_lower_bound: bool
+    unknown: tuple[str, ...]
     at_peak: Mapping[str, int]
+    peak_phase: str
 
     def row(self, name: str) -> MemoryRow:
         return next(row for row in self.rows if row.name == name)
@@ -96,7 +99,7 @@ def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepM
         # Gradients of the first step are still there, and no activations are.
         STATE: live["step"] - live["backward"],
         HELD: second["forward"].live_bytes - live["zero_grad"],
-        PEAK: max(phase.peak_bytes for phase in second.values()),
+        PEAK: second[highest_phase(second)].peak_bytes,
     }
     remarks = [why_not]
     rows = [MemoryRow(name, None, size) for name, size in measured.items()]
@@ -110,9 +113,15 @@ def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepM
     return StepMemory(
         rows=tuple(rows),
         remarks=tuple(filter(None, remarks)),
-        is_peak_lower_bound=predicted is not None and predicted.is_peak_lower_bound,
+        unknown=predicted.unknown if predicted else (),
         at_peak=predicted.at_peak if predicted else {},
+        peak_phase=predicted.peak_phase if predicted else highest_phase(second),
     )
+
+
+def highest_phase(phases: Mapping[str, PhaseBytes]) -> str:
+    """The phase with the highest peak."""
+    return max(phases, key=lambda name: phases[name].peak_bytes)
 
 
 def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:

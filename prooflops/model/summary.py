@@ -9,8 +9,14 @@ from prooflops.model.breakdown import ModuleRow
 from prooflops.model.examination import Examination
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.step_memory import PEAK, StepMemory
+from prooflops.model.user_model import default_loss
 from prooflops_gate.console.tables import many
 
+MOMENTS = {
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "step": "in the optimizer's step",
+}
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 NOT_KNOWN = "not known"
 WORKSPACE = "workspace"
@@ -24,19 +30,22 @@ CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs"
 
 
 def summary_of(examination: Examination) -> Iterator[str]:
-    """A line for each answer, and one for what was neither counted nor measured."""
-    memory = examination.memory
+    """A line for each answer, and one for what is not known, not counted or not measured."""
     yield from (f"{name}: {text}" for name, text in counts_of(examination))
-    compiled = "only the compiler knows what its graphs keep"
-    why_not = f": {compiled}" if examination.user_model.is_compiled and not memory else ""
-    yield f"peak memory on {examination.user_model.device}: {peak_text(memory)}{why_not}"
+    yield f"step: {step_text(examination)}"
+    yield f"peak memory on {examination.user_model.device}: {peak_text(examination.memory)}"
     if fits := examination.fits:
         for row in fits.rows:
             yield f"{row.fit.card}: a step reserves {row.reservation}: {row.answer}"
-            if row.fit.unknown:
-                yield f"at least: workspace not known of {first_names(row.fit.unknown)}"
         yield from (*fits.not_predicted, *fits.notes)
     yield missing_text(examination)
+
+
+def step_text(examination: Examination) -> str:
+    """The optimizer and the loss of the step, and what was chosen for the user."""
+    instance = examination.instance
+    loss = [] if instance.loss is default_loss else ["the loss that is given"]
+    return "; ".join([type(instance.optimizer).__name__, *loss, *examination.notes])
 
 
 def counts_of(examination: Examination) -> Iterator[tuple[str, str]]:
@@ -115,8 +124,9 @@ def peak_text(memory: StepMemory | None) -> str:
     if peak.measured_bytes is not None:
         texts.append(f"{with_unit(peak.measured_bytes, 'B')} measured")
     if peak.predicted_bytes is not None:
-        at_least = "at least " if memory.is_peak_lower_bound else ""
+        at_least = "at least " if memory.unknown else ""
         texts.append(f"{at_least}{with_unit(peak.predicted_bytes, 'B')} predicted")
+    texts.append(MOMENTS[memory.peak_phase])
     large = {
         name: size for name, size in peak_classes(memory).items() if size > LEAST_SHARE * total
     }
@@ -135,9 +145,15 @@ def peak_classes(memory: StepMemory) -> dict[str, int]:
 
 def missing_text(examination: Examination) -> str:
     """The facts that the figures above leave out."""
-    unknown = examination.flops.unknown
-    calls = ", ".join(f"{name} ({many(number, 'call')})" for name, number in unknown.items())
-    parts = [f"not counted, as they have no formula: {calls}"] if calls else []
+    kernels = [*examination.memory.unknown] if examination.memory else []
+    for row in examination.fits.rows if examination.fits else ():
+        kernels += row.fit.unknown
+    parts = []
+    if kernels:
+        parts.append(f"not known: the workspace of {first_names(dict.fromkeys(kernels))}")
+    uncounted = examination.flops.unknown.items()
+    if calls := [f"{name} ({many(number, 'call')})" for name, number in uncounted]:
+        parts.append(f"not counted, as they have no formula: {', '.join(calls)}")
     if not examination.is_measured:
         parts.append("not measured: memory and times; measure=True runs a copy")
         if not examination.fits:

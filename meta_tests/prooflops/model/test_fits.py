@@ -80,7 +80,7 @@ def test_cards_that_share_the_state_are_the_fewest_and_their_bytes_a_bound():
     assert state / remedy.devices < remedy.reserved_bytes <= usable
     # AdamW's temporaries are another four bytes a parameter.
     assert (state + 4 * width**2) / (remedy.devices // 2) > usable
-    assert row.answer.startswith("does not fit; fits with ZeRO stage 3 on 32 cards: at least ")
+    assert row.answer.startswith("does not fit; may fit with ZeRO stage 3 on 32 cards: at least ")
 
 
 def test_the_longest_sequence_fits_up_to_its_ceiling():
@@ -111,7 +111,7 @@ def test_the_batch_grows_where_all_inputs_have_it_and_the_loss_holds_none():
 
 def test_an_image_without_a_batch_has_no_larger_one():
     report = prooflops.model_report(nn.Conv2d(3, 4, 3), torch.ones(3, 8, 8), device="T4")
-    assert "fits" in str(report)
+    assert ": may fit\n" in str(report), "a convolution's workspace is unknown"
     assert "the largest batch is not predicted: " in str(report)
     assert report.examination.unanswered == []
 

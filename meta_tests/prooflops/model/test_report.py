@@ -47,7 +47,7 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(tmp_path):
     for form in ("html", "md", "JSON"):
         page = tmp_path / "sub" / "folder" / f"page.{form}"
         report.save(page)
-        assert "not measured here" in page.read_text()
+        assert "measured on a copy of the module" in page.read_text()
     assert json.loads(page.read_text())["flops"]["forward"] == report.flops_forward
     for wrong in ("page.pdf", "page", tmp_path):
         with pytest.raises(ValueError, match=r"path must end in \.html, \.md, \.json, got '.*'"):

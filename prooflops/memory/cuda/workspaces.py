@@ -7,7 +7,7 @@ from prooflops.memory.ledger import Ledger
 from prooflops.trace import FORWARD, Operation
 
 WORKSPACES = "workspaces"
-UNKNOWN_CARD = "workspaces of cuBLAS: compute_capability is not given"
+UNKNOWN_CARD = "cuBLAS (it depends on the card)"
 
 
 class Workspaces:
