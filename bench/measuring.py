@@ -335,8 +335,6 @@ class Measure:
         else:
             stopped_by = "pilot"
         self.info.update(rounds=rounds.number, ci_low=low, ci_high=high, stopped_by=stopped_by)
-        if times and self.info["conditions"].get("fastest_counts"):
-            self.info["fastest_s"] = min(times)
 
 
 def check_another_call(

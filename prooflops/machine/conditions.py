@@ -17,7 +17,7 @@ from prooflops.machine.device import uuid_of
 from prooflops.machine.sampling import Sampler, sampler_of
 from prooflops_gate.machine import cpu, nvml
 from prooflops_gate.machine.contention import Watch, label_contention
-from prooflops_gate.machine.core_speed import SLOW, CoreSpeed, with_core_speed
+from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
 
 POWER_CAP = "power cap"
 # GPUs change their clock in steps of 15 MHz, below 1 %.
@@ -55,16 +55,6 @@ class Conditions(dict[str, Any]):
         if self.core is not None:
             self.core.look()
 
-    @property
-    def fastest_counts(self) -> bool:
-        """True if the fastest round says what a CPU can do, by the gate's rule.
-
-        No other work competed, and the core ran at full speed before and after some round.
-        """
-        if self.core is None or label_contention(self["contention"])["contended"]:
-            return False
-        return self.core.stretch_s <= SLOW * self.core.fastest_s
-
 
 @contextmanager
 def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Conditions]:
@@ -72,8 +62,8 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
 
     They have the keys `before` and `after` (see `state`), `during` (see
     `prooflops.machine.sampling`; empty on a CPU), `contention` (see
-    `prooflops_gate.machine.contention`), on a CPU `slowed_at_most` and `fastest_counts`, and those
-    of `label_conditions`. `watch` is that of the whole benchmark, if one runs.
+    `prooflops_gate.machine.contention`), on a CPU `slowed_at_most`, and those of
+    `label_conditions`. `watch` is that of the whole benchmark, if one runs.
     """
     core = core_speed() if device.type == "cpu" else None
     between = core and CoreSpeed(core.fastest_s, patience_s=0.0, sees_others=False)
@@ -92,7 +82,6 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
         core.look(last=True)
         most = slowed_at_most(record["contention"], core.slowest_s / core.fastest_s)
         record["slowed_at_most"] = most
-        record["fastest_counts"] = record.fastest_counts
         record["contention"] = with_core_speed(record["contention"], core.stretch_s, core.fastest_s)
     record["after"] = state(device)
     record.update(label_conditions(record))

@@ -11,7 +11,7 @@ import torch
 from meta_tests.card.api import simulated
 from meta_tests.card.card import Card
 from prooflops.machine import device as devices
-from prooflops.machine.conditions import Conditions, conditions, label_conditions, state
+from prooflops.machine.conditions import conditions, label_conditions, state
 from prooflops.machine.sampling import PERIOD_S, Sampler
 from prooflops_gate.machine import cpu, nvml
 from prooflops_gate.machine.core_speed import EVERY_S
@@ -125,27 +125,6 @@ def test_other_work_on_the_host_is_named_beside_that_on_the_card():
     assert found["other_processes"] == 2
 
 
-BUSY = {"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("stretch_s", "contention", "counts"),
-    [
-        (1.0e-5, {}, True),
-        (1.1e-5, {}, True),
-        # A neighbour had the core all the time; other processes had it; nobody looked.
-        (1.2e-5, {}, False),
-        (1.0e-5, BUSY, False),
-        (math.inf, {}, False),
-    ],
-)
-def test_the_fastest_round_counts_by_the_rule_of_the_gate(stretch_s, contention, counts):
-    core = SimpleNamespace(stretch_s=stretch_s, fastest_s=1.0e-5)
-    seen = Conditions({}, Sampler(None), core)
-    seen["contention"] = dict.fromkeys(BUSY, 0.0) | contention
-    assert seen.fastest_counts == counts
-
-
 def test_a_core_is_looked_at_between_rounds_alone():
     with conditions(CPU) as seen:
         for _ in range(3):
@@ -153,10 +132,8 @@ def test_a_core_is_looked_at_between_rounds_alone():
             seen.before_round()
     assert 0 < seen.core.stretch_s < math.inf
     assert not seen.core.waited_s
-    assert seen["fastest_counts"] in (True, False)
     with simulated(Card()), conditions(GPU) as seen:
         seen.before_round()
-    assert not seen.fastest_counts
 
 
 def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up():

@@ -168,19 +168,11 @@ class Measurement:
             return self
         faster = self.again[0] / self.rate[0]
         rates = {key: faster * self.number(key) for key in RATES if self.has(key)}
-        return replace(self, info={**self.info, **rates, "fastest_s": None})
+        return replace(self, info={**self.info, **rates})
 
     @property
     def rate_text(self) -> str:
         return engineering(*self.rate) if self.rate else "-"
-
-    @property
-    def fastest_text(self) -> str:
-        """The rate of the fastest round, where it counts; "-" where it does not."""
-        if not self.rate or not self.has("fastest_s"):
-            return "-"
-        value, unit = self.rate
-        return engineering(value * self.median_s / self.number("fastest_s"), unit)
 
     @property
     def bound(self) -> str:

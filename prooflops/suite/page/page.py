@@ -11,7 +11,6 @@ from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
-    FASTEST_ROUND,
     benchmark_table,
     rates_table,
     step_remarks,
@@ -32,10 +31,6 @@ BARS = (
 FOOT = (
     "Each claim is settled by at least two of a formula, a count and a measurement. The folder "
     "also has a short version of this page (`.md`) and `verdicts.json` for programs."
-)
-FASTEST = (
-    "The fastest round shows what the chip does at full speed. This column appears only if no "
-    "other work competed. It is compared with nothing; all other rates are medians."
 )
 SPREAD = (
     "The device's own clock measures times. A `spread` above 25 % is too wide for a conclusion. "
@@ -154,8 +149,7 @@ def delivery_section(report: RunReport) -> Section:
 
 def rates_section(report: RunReport) -> Section:
     rows = rates_table(report.benchmarks, report.peaks)
-    answer = FASTEST if rows and FASTEST_ROUND in rows[0] else ""
-    return Section("Best rate of each dtype", rows, answer=answer, anchor="rates", absent=ABSENT)
+    return Section("Best rate of each dtype", rows, anchor="rates", absent=ABSENT)
 
 
 def benchmarks_section(report: RunReport) -> Section:

@@ -42,7 +42,6 @@ ROOFLINE_HEAD = [
     "ridge",
     "on paper",
 ]
-FASTEST_ROUND = "fastest round"
 # Families of whole training steps, and the parts of a step.
 TRAINING_STEPS = ("step", "mfu")
 PARTS = ("forward", "backward", "optimizer")
@@ -121,17 +120,7 @@ def rates_table(
         of_peak = share_of_peak(bench.info, peaks)
         spread = AGAIN if bench.again else spread_text(bench)
         rows.append([dtype, bench.rate_text, of_peak, bench.name, spread])
-    return with_fastest([RATES_HEAD, *rows], [*best.values()]) if rows else []
-
-
-def with_fastest(
-    rows: Sequence[Sequence[str]], benchmarks: Sequence[Measurement]
-) -> list[list[str]]:
-    """A table with a column for the rate of the fastest round, if any counts."""
-    cells = [FASTEST_ROUND, *(bench.fastest_text for bench in benchmarks)]
-    if not any(bench.has("fastest_s") for bench in benchmarks):
-        return [list(row) for row in rows]
-    return [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    return [RATES_HEAD, *rows] if rows else []
 
 
 def _rate(bench: Measurement) -> float:

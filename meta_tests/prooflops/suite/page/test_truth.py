@@ -119,16 +119,6 @@ def test_a_second_measurement_is_the_best_rate_and_each_row_names_both():
     assert memory_stream(rows).rate == (9e9, "B/s")
 
 
-def test_the_fastest_round_has_a_column_and_enters_no_comparison():
-    info = {"dtype": "fp32", "flop_per_s": 1e11}
-    slow = Measurement("matmul[a]", "a", 2e-3, 0.0, info | {"fastest_s": 1e-3})
-    fast = Measurement("matmul[b]", "b", 1e-3, 0.0, info | {"flop_per_s": 1.5e11})
-    head, row = rates_table([slow], {})
-    assert (head[-1], row[-1], row[1]) == ("fastest round", "200 GFLOP/s", "100 GFLOP/s")
-    assert best_products([slow, fast])["fp32"] is fast
-    assert "fastest round" not in rates_table([fast], {})[0]
-
-
 @pytest.mark.parametrize(
     ("info", "said"),
     [
@@ -390,26 +380,6 @@ def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
     lead = page_of(replace(report, unmeasured=unmeasured)).lead
     said = f"This run measured {measured} of {measured + 1} benchmarks; the other 1 would take"
     assert any(line.startswith(said) for line in lead)
-
-
-def test_what_a_buyer_pays_for_and_no_benchmark_measured_has_a_row_that_says_why(report):
-    product = {"dtype": "bf16", "flop_per_s": 780e12, "delivers": HELD}
-    benchmarks = (Measurement(PRODUCT, PRODUCT, 1.0, 0.0, product),)
-    tests = {
-        "bench/test_bandwidth.py::test_stream[memory-copy]": "the arrays fit into the cache",
-        "bench/test_bandwidth.py::test_stream[L3-copy]": "cpu reports no L3",
-        "bench/test_mfu.py::test_mfu[gpt2-124m]": "too slow here",
-        "bench/test_transfer.py::test_copy[to-host]": "no link to measure",
-        "bench/test_collectives.py::test_collective[x]": "needs several ranks",
-    }
-    fresh = replace(report, benchmarks=benchmarks, unmeasured=tests)
-    said = {bar.name: (bar.mark.word, bar.note) for bar in fresh.bars[1:]}
-    assert said == {
-        "memory bandwidth": ("not known", "the arrays fit into the cache"),
-        "MFU of a step": ("not known", "too slow here"),
-        "link to the host": ("not known", "no link to measure"),
-        "all-reduce": ("not known", "needs several ranks"),
-    }
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of):
