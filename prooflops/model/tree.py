@@ -49,12 +49,20 @@ class Branch:
         return f"{shortened(self.name, room)}{self.times}"
 
     @property
+    def own_figures(self) -> tuple[object, ...]:
+        """The figures that do not depend on the neighbours of a module, its parts included."""
+        row = self.row
+        # A fold may end where a part keeps more.
+        parts = tuple(part.own_figures for part in self.parts for _ in range(part.count))
+        own = (row.kind, row.calls, row.output, row.dtype, row.parameters, row.trained)
+        return (*own, row.forward_flops, row.used_in, parts)
+
+    @property
     def figures(self) -> tuple[object, ...]:
         """The figures that the branches of equal siblings have in common."""
         row = self.row
         parts = tuple((each.name, each.count, each.figures) for each in self.parts)
-        own = (row.kind, row.calls, row.output, row.dtype, row.parameters, row.trained)
-        return (*own, row.forward_flops, row.backward_flops, row.used_in, row.kept_bytes, parts)
+        return (*self.own_figures, row.backward_flops, row.kept_bytes, parts)
 
 
 def tree_of(breakdown: Breakdown) -> Branch:
@@ -108,9 +116,14 @@ def lines_of(whole: Branch, depth: int | None = None) -> list[str]:
 
 def _shown(branch: Branch, depth: int, level: int = 0) -> Iterator[tuple[int, Branch]]:
     yield level, branch
-    if level < depth:
-        for part in branch.parts:
-            yield from _shown(part, depth, level + 1)
+    if level == depth:
+        return
+    seen: list[object] = []
+    for part in branch.parts:
+        # The last of some layers may keep more than the others; its parts are the same again.
+        is_again = part.own_figures in seen
+        seen.append(part.own_figures)
+        yield from _shown(part, level + 1 if is_again else depth, level + 1)
 
 
 def figures_of(row: ModuleRow) -> list[str]:

@@ -109,6 +109,15 @@ def test_the_batch_grows_where_all_inputs_have_it_and_the_loss_holds_none():
     assert "a loss of your own may hold targets" in str(own)
 
 
+def test_a_peak_says_its_phase_and_depends_on_no_unknown_of_a_named_card():
+    net = nn.Linear(4096, 4096, device="meta")
+    batch = torch.empty(1, 4096, device="meta")
+    assert prooflops.model_report(net, batch).examination.memory.unknown
+    memory = prooflops.model_report(net, batch, device="T4").examination.memory
+    # The optimizer's temporaries are beside the gradient.
+    assert (memory.unknown, memory.peak_phase) == ((), "step")
+
+
 def test_an_image_without_a_batch_has_no_larger_one():
     report = prooflops.model_report(nn.Conv2d(3, 4, 3), torch.ones(3, 8, 8), device="T4")
     assert ": may fit\n" in str(report), "a convolution's workspace is unknown"

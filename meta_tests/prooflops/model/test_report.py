@@ -120,6 +120,9 @@ def test_equal_siblings_share_a_line_and_empty_containers_have_none():
     ]
     assert [line.split()[0] for line in report.tree(1).splitlines()[2:]] == ["Sequential", "0"]
     assert max(map(len, report.tree().splitlines())) <= 80
+    again = nn.Sequential(*(nn.Sequential(nn.Tanh(), linear()) for _ in range(3)))
+    tree = prooflops.model_report(again, torch.randn(3, 100)).tree()
+    assert [line.split()[0] for line in tree.splitlines()[3:]] == ["0", "0", "1", "1-2"], tree
     long = replace(stack.parts[0], name="gate_proj-up_proj")
     assert long.title_within(14) == "gate_proj… × 4", "the count stays"
     assert [each.row.trained for each in stack.parts] == [100 * 101, 0]
