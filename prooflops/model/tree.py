@@ -104,7 +104,13 @@ def lines_of(whole: Branch, depth: int | None = None) -> list[str]:
     """The tree in 80 columns, of the branches of `shown_branches`."""
     shown = shown_branches(whole, depth)
     figures = [figures_of(branch.row) for _, branch in shown]
-    beside = aligned([["", *each] for each in [head[1:] for head in HEAD] + figures])
+    heads = [head[1:] for head in HEAD]
+    dtypes = {row[-1] for row in figures} - {"-"}
+    if len(dtypes) == 1:
+        # One format stands above the outputs, and names get its column.
+        [heads[0][-2]] = dtypes
+        heads, figures = ([row[:-1] for row in rows] for rows in (heads, figures))
+    beside = aligned([["", *each] for each in heads + figures])
     room = max(WIDTH - max(map(len, beside)), SHORTEST_NAME)
     texts = [head[0] for head in HEAD]
     for level, branch in shown:
