@@ -74,9 +74,12 @@ class FitRow:
             if size
         ]
         if self.fit.fits:
-            verdict = "may fit" if self.fit.unknown else "fits"
+            verdict = "fits"
             if self.fit.spare_bytes < 0:
-                verdict += " if torch empties its cache"
+                verdict = f"{'may fit' if self.fit.unknown else 'fits'} if torch empties its cache"
+            elif self.fit.unknown:
+                left = with_unit(self.fit.spare_bytes, "B")
+                verdict = f"fits if unknown workspace takes at most {left}"
             return "; ".join([verdict, *found])
         return "; ".join(["does not fit", *found, str(self.remedy or "no change suffices")])
 
