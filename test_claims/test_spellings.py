@@ -121,7 +121,7 @@ class Trainer:
         by=list,
         zero=lambda optimizer: optimizer.zero_grad(),
         closure=False,
-        sparse=False,
+        sparse=None,
         scaler=None,
         adding=False,
         reloading=False,
@@ -135,7 +135,7 @@ class Trainer:
             loss = self.loss()
             (scaler.scale(loss) if scaler else loss).backward()
             if sparse:
-                self.leave([gradient.to_sparse() for gradient in self.gradients()])
+                self.leave(map(sparse, self.gradients()))
             return loss
 
         for _ in range(3):
@@ -163,6 +163,13 @@ def apart(groups, **options):
     return [{"params": [nn.Parameter(torch.zeros(1))]}] + [
         {"params": [parameter], **options} for parameter in groups
     ]
+
+
+def in_halves(gradient):
+    """A sparse gradient whose every element comes as two that are to be added."""
+    half = (gradient / 2).to_sparse()
+    both = half.indices().repeat(1, 2), half.values().repeat(2)
+    return torch.sparse_coo_tensor(*both, gradient.shape, check_invariants=True)
 
 
 def norm_of(x, *arguments, **options):
