@@ -256,11 +256,18 @@ def settings_of(made):
     if isinstance(made, torch.amp.GradScaler):
         return made.is_enabled(), made.state_dict()
     with made:
-        return torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        on_cuda = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        return *on_cuda, torch.is_autocast_cache_enabled()
+
+
+OPTIONS = {
+    "autocast": [{"dtype": torch.bfloat16}, {"enabled": False}, {"cache_enabled": False}],
+    "GradScaler": [{"init_scale": 4.0}, {"enabled": False}, {"growth_interval": 3}],
+}
 
 
 @pytest.mark.claim("amp.cuda-amp-api")
-@pytest.mark.parametrize("name", ["autocast", "GradScaler"])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
     old_name = getattr(getattr(torch.cuda, "amp", None), name, None)
     if old_name is None:
@@ -275,6 +282,10 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
         equal(warned, [], "warnings of torch.amp", kind=kind)
         settings.append(settings_of(made))
     equal(settings[0], settings[1], "the settings of the old name")
+    for options in OPTIONS[name]:
+        old, _ = deprecations(partial(old_name, **options))
+        new, _ = deprecations(partial(getattr(torch.amp, name), "cuda", **options))
+        equal(settings_of(old), settings_of(new), "the settings of both names", options=options)
 
     enabled = made.is_enabled if name == "GradScaler" else made(partial(enabled_on, device))
     assert enabled(), f"torch.amp.{name}({device.type!r}) is not enabled on {device}"

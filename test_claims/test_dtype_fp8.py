@@ -219,6 +219,10 @@ finite = st.just(0.0) | large | negative
 @pytest.mark.claim("dtype.fp4-block-scale")
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 @given(values=st.lists(finite, min_size=1, max_size=70))
+# Blocks of one sign, of zeros, of one number, and one that is cut off.
+@example(values=[-6.0, -0.5] * 17)
+@example(values=[6.0, 0.5] * 17)
+@example(values=[0.0] * 32 + [-3.0] * 32 + [1.5])
 def test_a_block_format_stores_and_returns_what_its_specification_says(name, values):
     numbers.check_blocks(block_format_of(name), values)
 
