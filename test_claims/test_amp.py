@@ -140,12 +140,14 @@ def chosen_dtype(name, kind, low, dtype):
 def autocast_without_a_device(kind, low):
     """Autocast on fake tensors of a kind of device; torch.autocast asks for a real one."""
     with FakeTensorMode():
+        default = torch.get_autocast_dtype(kind)
         torch.set_autocast_dtype(kind, low)
         torch.set_autocast_enabled(kind, True)
         try:
             yield
         finally:
             torch.set_autocast_enabled(kind, False)
+            torch.set_autocast_dtype(kind, default)
             torch.clear_autocast_cache()
 
 

@@ -47,7 +47,8 @@ LIBRARIES = {
     "checkpoint_sequential": checkpoint_sequential,
 }
 # Token ids in a file, which goes with its map, and windows of three tokens.
-TOKENS = np.memmap(tempfile.TemporaryFile(), np.uint16, "w+", shape=(40,))  # noqa: SIM115
+with tempfile.TemporaryFile() as _file:
+    TOKENS = np.memmap(_file, np.uint16, "w+", shape=(40,))
 TOKENS[:] = range(2**16 - 40, 2**16)
 WINDOWS = [(torch.tensor([i, i + 1]), torch.tensor(i + 2)) for i in range(10)]
 
@@ -347,6 +348,7 @@ def assert_one(row, group, case):
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize(
     "name",
     [

@@ -26,6 +26,8 @@ LEAST_SHARE = 0.001
 # A second cause of a difference is named from this share of the first on.
 LEAST_SHARE_OF_SAME_SIGN = 0.25
 LEAST_SHARE_OF_OTHER_SIGN = 0.01
+# Without a rest of this share of the count, the printed causes seem not to add up.
+LEAST_SHARE_OF_REST = 0.005
 CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs", WORKSPACE)
 
 
@@ -36,7 +38,8 @@ def summary_of(examination: Examination) -> Iterator[str]:
     yield f"peak memory on {examination.user_model.device}: {peak_text(examination.memory)}"
     if fits := examination.fits:
         for row in fits.rows:
-            yield f"{row.fit.card}: a step reserves {row.reservation}: {row.answer}"
+            usable = with_unit(row.fit.usable_bytes, "B")
+            yield f"{row.fit.card}, {usable} usable: a step reserves {row.reserves}: {row.answer}"
         yield from (*fits.not_predicted, *fits.notes)
     yield missing_text(examination)
 
@@ -83,9 +86,11 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
         return f"{name} gives exactly that"
     if not counted:
         return f"{name} gives {with_unit(rule, 'FLOP')}, but no product was counted"
-    causes = [
-        f"{percent(size / counted, '+')} {cause}" for cause, size in main_causes(flops, phase)
-    ]
+    named = main_causes(flops, phase)
+    rest = rule - counted - sum(size for _, size in named)
+    if abs(rest) > LEAST_SHARE_OF_REST * counted:
+        named.append(("others", rest))
+    causes = [f"{percent(size / counted, '+')} {cause}" for cause, size in named]
     share = percent(rule / counted)
     return f"{name} gives {with_unit(rule, 'FLOP')}, {share} of that: {'; '.join(causes)}"
 

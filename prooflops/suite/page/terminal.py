@@ -102,9 +102,9 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 def _places(finished: FinishedRun) -> Iterator[str]:
     """The scope of a partial run, and the paths of report and record."""
     if finished.stopped:
-        yield f"partial run: {finished.stopped}; no baseline; the last whole report is kept"
+        yield f"partial run: {finished.stopped}; no baseline; it replaces no whole report"
     elif finished.report.partial and finished.folder:
-        yield f"partial run: {finished.report.partial}; the last whole report is kept"
+        yield f"partial run: {finished.report.partial}; it replaces no whole report"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:
