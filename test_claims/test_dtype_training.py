@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from accounting.devices import ROWS, peak_flop_per_s
 from accounting.formats import element_bits, format_of
 from test_claims.oracles import numbers
 from test_claims.oracles.kernels import applied, has_bf16_unit
@@ -17,6 +18,21 @@ from test_claims.oracles.numbers import cast
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import TORCH_DTYPES
 
+# By hand: where a data sheet's rate of a format stands, by what its products are added in.
+RATES = {
+    ("tf32", "fp32"): "tf32",
+    ("bf16", "fp32"): "bf16",
+    ("fp16", "fp32"): "fp16",
+    ("fp16", "fp16"): "fp16_acc16",
+    ("fp8_e4m3", "fp32"): "fp8",
+    ("fp8_e5m2", "fp32"): "fp8",
+    ("fp8_e4m3", "fp16"): "fp8_acc16",
+    ("fp8_e5m2", "fp16"): "fp8_acc16",
+    ("fp8_e4m3fnuz", "fp32"): "fp8_fnuz",
+    ("fp8_e5m2fnuz", "fp32"): "fp8_fnuz",
+    ("int8", "fp32"): "int8",
+    ("fp4_e2m1", "fp32"): "fp4",
+}
 EPS = {"fp16": 2**-10, "bf16": 2**-7, "fp8_e4m3": 2**-3, "fp8_e5m2": 2**-2}
 
 
@@ -54,6 +70,16 @@ def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(device, rows, k, 
             # The layer itself adds one rounding to what the format holds.
             error = relative_error(numbers.on_the_host(product), held)
             at_most(error, eps / 2, "the layer's own error", name=name)
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+@pytest.mark.parametrize(("dtype", "accumulate"), RATES)
+def test_each_format_has_the_rate_that_a_source_prints_for_it(dtype, accumulate):
+    column = RATES[dtype, accumulate]
+    for row in ROWS:
+        should = 1e12 * row.peaks[column].value if column in row.peaks else None
+        got = peak_flop_per_s(row, dtype, accumulate=accumulate)
+        close(got, should, "FLOP/s", row=row.label)
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
