@@ -230,6 +230,14 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
     whole = step + 6 * 2 * d * batch * length
     equal(step_flops(model, batch, length).model, whole, "step_flops")
 
+    # Counted one by one: a query sees itself and the tokens before it.
+    seen = sum(key <= query for query in range(length) for key in range(length))
+    block = 2 * weights * batch * length + 4 * batch * seen * d
+    forward = block + 2 * 2 * d * batch * length
+    causal = step_flops(model, batch, length, pairs="causal", checkpoint_every=1)
+    got = causal.forward, causal.backward, causal.recomputation
+    equal(got, (forward, 2 * forward, block), "FLOPs of causal pairs")
+
 
 @pytest.mark.claim("flops.more-data")
 @pytest.mark.parametrize(
