@@ -207,14 +207,17 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
     function, as_one, operations, kernels = fused
     equal(kernels, 1, "kernels")
 
-    eager = profiled_operators(function, x)
-    left = profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
-    shared = arithmetic & set(eager)
-    at_least(len(shared), 3, "kinds of arithmetic uncompiled")
+    others = {gelu: x.bfloat16(), horner: x.half().view(2, -1), wave: x[::2].double()}
+    for each in (x, others[function]):
+        as_one(each)
+        eager = profiled_operators(function, each)
+        left = profiled_operators(as_one, each)
+        shared = arithmetic & set(eager)
+        at_least(len(shared), 3, "kinds of arithmetic uncompiled", dtype=each.dtype)
 
-    apart = {name for name in left if name.removesuffix("_") in arithmetic}
-    equal(apart, set(), "arithmetic compiled")
+        apart = {name for name in left if name.removesuffix("_") in arithmetic}
+        equal(apart, set(), "arithmetic compiled", dtype=each.dtype)
 
     if metered(device) != device:
         return
