@@ -258,13 +258,16 @@ def settings_of(made):
     if isinstance(made, torch.amp.GradScaler):
         return made.is_enabled(), made.state_dict()
     with made:
-        on_cuda = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        return *on_cuda, torch.is_autocast_cache_enabled()
+        return (
+            torch.is_autocast_enabled("cuda"),
+            torch.get_autocast_dtype("cuda"),
+            torch.is_autocast_cache_enabled(),
+        )
 
 
 OPTIONS = {
     "autocast": [{"dtype": torch.bfloat16}, {"enabled": False}, {"cache_enabled": False}],
-    "GradScaler": [{"init_scale": 4.0}, {"enabled": False}, {"growth_interval": 3}],
+    "GradScaler": [{"init_scale": 4.0, "growth_interval": 3}, {"enabled": False}],
 }
 
 

@@ -20,8 +20,6 @@ from test_claims.strategies import TORCH_DTYPES
 
 # By hand: where a data sheet's rate of a format stands, by what its products are added in.
 RATES = {
-    ("tf32", "fp32"): "tf32",
-    ("bf16", "fp32"): "bf16",
     ("fp16", "fp32"): "fp16",
     ("fp16", "fp16"): "fp16_acc16",
     ("fp8_e4m3", "fp32"): "fp8",
