@@ -2,14 +2,15 @@
 
 Where none did, the commit changed nothing that the benchmarks read, as one of documents alone. Both
 sides then ran the same program on the same data, and no time is needed to call them SAME. The
-kernel (Linux's inotify) reports every opening, by C code and started programs, too. Python files
-that differ in comments or layout alone are the same program, whoever opens them.
+kernel (Linux's inotify) reports every opening, by C code and started programs, too. Imported
+files that differ in comments or layout alone are the same program.
 """
 
 from __future__ import annotations
 
 import ast
 import ctypes
+import itertools
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,19 +39,24 @@ class Unread:
     """
 
     def __init__(self, here: Side, other: Side) -> None:
-        names = differing(here, other)
-        self.files = [name for name in names if not is_same_program(here, other, name)]
-        self.alike = len(names) - len(self.files)
+        self.files = differing(here, other)
+        self.alike = {name for name in self.files if is_same_program(here, other, name)}
         settle(other.root, self.files)
-        paths = {there(side.root, name) for side in (here, other) for name in self.files}
         self._descriptor = -1
+        # The alike file of each watch; another's watch has none.
+        self._watched: dict[int, str] = {}
         libc = ctypes.CDLL(None)
-        if not names or not hasattr(libc, "inotify_init1"):
+        if not self.files or not hasattr(libc, "inotify_init1"):
             return
         self._descriptor = libc.inotify_init1(NONBLOCKING)
-        for path in paths:
-            if libc.inotify_add_watch(self._descriptor, os.fsencode(path), OPENED) < 0:
+        for side, name in itertools.product((here, other), self.files):
+            path = os.fsencode(there(side.root, name))
+            watch = libc.inotify_add_watch(self._descriptor, path, OPENED)
+            if watch < 0:
                 self.close()
+                return
+            if name in self.alike:
+                self._watched[watch] = name
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -60,35 +66,39 @@ class Unread:
     @property
     def is_likely(self) -> bool:
         """True if it is worth a short pair: files differ, and none is code or pytest's settings."""
-        return self._descriptor >= 0 and not any(name.endswith(CODE) for name in self.files)
+        others = set(self.files) - self.alike
+        return self._descriptor >= 0 and not any(name.endswith(CODE) for name in others)
 
     def explains(self, pair: Pair) -> str:
         """Why both sides of a pair ran the same program, in words; empty where that is unknown."""
-        if self._descriptor < 0 or self._is_opened():
+        if self._descriptor < 0:
             return ""
         before, after = (
             {name: file.removeprefix(f"{done.side.root}/") for name, file in done.modules.items()}
             for done in pair
         )
-        if before != after or set(self.files) & set(after.values()):
+        imported = self.alike & set(after.values())
+        is_read = set(self.files) & set(after.values()) - imported
+        if before != after or is_read or not self._opened() <= imported:
             return ""
-        why = []
-        if self.files:
-            why.append(f"no process opened a file that differs ({many(len(self.files), 'file')})")
-        if self.alike:
-            why.append(f"comments or layout alone differ ({many(self.alike, 'Python file')})")
+        why, unread = [], len(self.files) - len(imported)
+        if unread:
+            why.append(f"no process opened a file that differs ({many(unread, 'file')})")
+        if imported:
+            why.append(f"comments or layout alone differ ({many(len(imported), 'Python file')})")
         return "; ".join(why)
 
-    def _is_opened(self) -> bool:
-        """True if a file or folder was opened; also where the kernel dropped events."""
+    def _opened(self) -> set[str]:
+        """The alike files that were opened; "" stands for any other, and for dropped events."""
+        opened = set()
         with suppress(BlockingIOError):
             while events := os.read(self._descriptor, EVENTS_BYTES):
                 while events:
-                    length = EVENT.unpack_from(events)[-1]
+                    watch, *_, length = EVENT.unpack_from(events)
                     if not length:
-                        return True
+                        opened.add(self._watched.get(watch, ""))
                     events = events[EVENT.size + length :]
-        return False
+        return opened
 
 
 def differing(here: Side, other: Side) -> list[str]:

@@ -72,6 +72,14 @@ def test_comments_and_layout_are_no_program(sides):
         assert unread.explains(pair_of(here, other)) == (
             "comments or layout alone differ (1 Python file)"
         )
+    # As data, a file has its comments.
+    (here.root / "read.py").write_text("x = 1\n")
+    (other.root / "read.py").write_text("x = 1\n")
+    (here.root / "work.py").write_text("# Why.\nx = 1\n")
+    with closing(Unread(here, other)) as unread:
+        assert unread.explains(pair_of(here, other, imported="read.py"))
+        subprocess.run(["cat", here.root / "work.py"], check=True)
+        assert not unread.explains(pair_of(here, other, imported="read.py"))
     for other_program in ('"""A docstring may be read."""\nx = 1\n', "x = 1.0\n", "x = (\n"):
         (here.root / "work.py").write_text(other_program)
         with closing(Unread(here, other)) as unread:
