@@ -51,8 +51,7 @@ def fake_step(
     """The step of what `make` returns when it is given how to copy.
 
     `workspaces` are those of cuBLAS, which earlier steps of a process make. `capability` is that of
-    an absent card. Raises any error of a
-    step that cannot go on without values.
+    an absent card. Raises any error of a step that cannot go on without values.
     """
     # Its operations are those of the CPU where another device cannot be faked.
     is_known = device.type in PREDICTED_DEVICES
