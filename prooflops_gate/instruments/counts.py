@@ -76,8 +76,8 @@ class Count:
     def why_open(self) -> str:
         """Why it decides nothing, in words.
 
-        >>> Count(UNSTEADY, 1e5, [0.031, 0.030, 0.030]).why_open
-        'too few pairs to confirm it'
+        >>> {Count(UNSTEADY, 1e5, [0.03 * sign] * 3).why_open for sign in (1, -1)}
+        {'too few pairs to confirm it'}
         """
         is_one_sided = min(self.logs) * max(self.logs) > 0
         if is_one_sided and len(self.logs) < FEWEST_TO_CHANGE:
@@ -171,7 +171,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     `alone`: whether this is the one benchmark that time calls SLOWER. Such a row is SAME where its
     instructions are and it is slower by less than SMALL_SLOWDOWN.
     """
-    if count is None or row.effect is None or not row.is_time:
+    if count is None or row.effect is None:
         return row
     may_be_layout = alone and is_small(row.effect)
     why_open = f": {count.why_open}" if count.verdict == UNSTEADY else ""
