@@ -98,7 +98,8 @@ def options(found):
                 code = name.strip(":").replace("|", "&#124;")
                 rows.append([f"<code>{code}</code>", " ".join(text.split())])
     assert rows[1:], f"pytest --help has no {kind} of {words}"
-    return "\n".join(markdown_table(rows))
+    title = f"## {words}" if kind == "options" else "Settings in pytest.ini or pyproject.toml:"
+    return "\n".join([title, "", *markdown_table(rows)])
 
 
 def schema(found):
