@@ -17,13 +17,9 @@ def test_decoding_and_encoding_undo_each_other(row):
         value = row.decode(pattern)
         again = row.encode(value, overflow=None if row.has_inf else "saturate")
         if math.isnan(value):
-            assert math.isnan(row.decode(again)), (
-                f"{row.name}: NaN {pattern:#x} is encoded as {row.decode(again)}"
-            )
+            assert math.isnan(row.decode(again))
         else:
-            assert again == pattern, (
-                f"{row.name}: {value} is encoded as {again:#x}, but should be as {pattern:#x}"
-            )
+            assert again == pattern
 
 
 @pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.torch_name])
@@ -33,4 +29,4 @@ def test_a_dtype_is_taken_as_torch_and_numpy_have_it(name):
     spellings += [getattr(torch, called)] if hasattr(torch, called) else []
     spellings += [np.dtype(called), getattr(np, called, np.bool_)] if hasattr(np, called) else []
     wrong = [each for each in spellings if dtype_name(each) != name]
-    assert not wrong, f"{wrong} are not taken for {name}"
+    assert not wrong

@@ -59,7 +59,7 @@ def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread):
         median_interval(times(rounds_for(0.05, times(30), most=10_000))) for _ in range(200)
     ]
     narrow = sum(high - low <= 0.05 for low, high in intervals)
-    assert narrow >= 150, f"{narrow} of 200 intervals are narrow"
+    assert narrow >= 150
 
 
 def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted):

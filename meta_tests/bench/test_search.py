@@ -107,12 +107,10 @@ def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(device):
     best = max(map(device.flop_per_s, shapes))
     found = [searched(device, seed) for seed in range(SEEDS)]
     shares = sorted(device.flop_per_s(each.shape) / best for each in found)
-    assert shares[0] >= 0.97, f"the searches found these shares of the best rate: {shares}"
-    assert shares[SEEDS // 2] >= LEAST_RATE_SHARE, f"the shares of the best rate: {shares}"
+    assert shares[0] >= 0.97
+    assert shares[SEEDS // 2] >= LEAST_RATE_SHARE
     time_share = median(each.seconds for each in found) / sweep_s
-    assert time_share <= LARGEST_TIME_SHARE, (
-        f"half of the searches took {time_share:.1%} of a sweep"
-    )
+    assert time_share <= LARGEST_TIME_SHARE
 
 
 def test_sizes_that_fill_all_units_alike_are_tried_from_large_to_small():

@@ -62,9 +62,9 @@ def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
         commit_all(foreign)
     touch(foreign)
     done = run(foreign, ONE, *VERSUS_HEAD, **variables)
-    assert done.code == 0, done.output
+    assert done.code == 0
     assert re.search(r"^gate: passes: 1 (SAME|INCONCLUSIVE)", done.output, re.MULTILINE)
-    assert done.output.count(f"run without {name}, which would disturb") == 1, done.output
+    assert done.output.count(f"run without {name}, which would disturb") == 1
 
 
 def test_a_plain_run_is_recorded_without_xdist(foreign):
@@ -72,7 +72,7 @@ def test_a_plain_run_is_recorded_without_xdist(foreign):
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = -p xdist.plugin -n 2"))
     commit_all(foreign)
     done = run(foreign, ONE, "--gate-record", "main")
-    assert done.code == 0, done.output
+    assert done.code == 0
     assert "this run went without xdist" in done.output
     assert "baseline main: commit " in done.output
 
@@ -154,9 +154,9 @@ def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=12000))
     options = (*CONFIRMING, "--benchmark-timer", "work.now")
     done = run(foreign, "test_more.py", "test_renamed.py", *options)
-    assert done.code == 1, done.output
-    assert slower_in(done.output) == SLOWER, done.output
-    assert "FAILED test_renamed.py::test_renamed" in done.output, done.output
+    assert done.code == 1
+    assert slower_in(done.output) == SLOWER
+    assert "FAILED test_renamed.py::test_renamed" in done.output
 
 
 # What pytest-codspeed does where it is asked for: its fixtures leave no record.
@@ -214,9 +214,9 @@ def test_a_suite_for_codspeed_is_measured_by_pytest_benchmark(foreign, by_enviro
         words, variables = [], {"CODSPEED_ENV": "1"}
     words = ["-p", "pytest_codspeed.plugin", *words, "test_more.py", *CONFIRMING]
     done = run(foreign, *words, **variables)
-    assert done.code == 1, done.output
+    assert done.code == 1
     found = {name.removeprefix("test_more.py::") for name in slower_in(done.output)}
-    assert found == {"test_fixture", "test_other_fixture", "test_marker"}, done.output
+    assert found == {"test_fixture", "test_other_fixture", "test_marker"}
     assert done.output.count("run without pytest-codspeed, which would disturb") == 1
 
 
@@ -248,12 +248,12 @@ def test_random(benchmark, number):
 def test_ids_that_differ_are_paired_by_what_is_stable_or_named(foreign):
     write(foreign, CHANGING_IDS)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 0, done.output
+    assert done.code == 0
     assert "not compared: 1 test whose id differs from process to process" in done.output
     assert "test_more.py::test_random[0." in done.output
     (passes,) = re.findall(r"^gate: passes: (.*)", done.output, re.MULTILINE)
     assert sum(map(int, re.findall(r"(\d+) (?:SAME|INCONCLUSIVE)", passes))) == 6, passes
-    assert "MISSING" not in done.output, done.output
+    assert "MISSING" not in done.output
 
 
 LEFT = """
@@ -287,18 +287,18 @@ def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     less = LEFT.format(numbers=[300], runs=True).replace("test_leaves(b", "test_is_renamed(b")
     (foreign / "test_more.py").write_text(less)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 0, done.output
+    assert done.code == 0
     for name in ("test_leaves", "test_numbers[400]"):
-        assert f"test_more.py::{name} is gone" in done.output, done.output
-    assert "2 GONE" in done.output, done.output
+        assert f"test_more.py::{name} is gone" in done.output
+    assert "2 GONE" in done.output
     (foreign / "test_more.py").write_text(LEFT.format(numbers=[300, 400], runs=False))
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 1, done.output
-    assert "1 MISSING" in done.output, done.output
-    assert "gate_missing = report" in done.output, done.output
+    assert done.code == 1
+    assert "1 MISSING" in done.output
+    assert "gate_missing = report" in done.output
     (foreign / "pytest.ini").write_text(f"{INI}gate_missing = report\n")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert (done.code, "1 MISSING" in done.output) == (0, True), done.output
+    assert (done.code, "1 MISSING" in done.output) == (0, True)
 
 
 NEEDING_DATA = """
@@ -330,12 +330,12 @@ def test_what_a_benchmark_misses_there_is_named_and_nothing_in_common_is_no_gree
     (foreign / "data" / "in.bin").touch()
     write(foreign, NEEDING_DATA)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 0, done.output
+    assert done.code == 0
     fails = r"test_opens is new: time .* \(it fails on the other side: FileNotFoundError: .*in.bin"
-    assert re.search(fails, done.output), done.output
+    assert re.search(fails, done.output)
     skips = r"test_skips is new: .* \(the other side skips it: data/in.bin is not there\)"
-    assert re.search(skips, done.output), done.output
-    assert done.output.count(UNTRACKED) == 1, done.output
+    assert re.search(skips, done.output)
+    assert done.output.count(UNTRACKED) == 1
     for words, why in (
         ("-k opens", f"test_more.py::test_opens is NEW; it fails on the other side: .*{UNTRACKED}"),
         ("-k renamed", "test_renamed_that_stays is NEW\n"),
@@ -344,11 +344,11 @@ def test_what_a_benchmark_misses_there_is_named_and_nothing_in_common_is_no_gree
         renamed = NEEDING_DATA.replace("test_stays", "test_renamed_that_stays") + NOT_RUN
         (foreign / "test_more.py").write_text(renamed)
         done = run(foreign, "test_more.py", *words.split(), *VERSUS_HEAD)
-        assert done.code == 4, done.output
+        assert done.code == 4
         none = "--gate-versus HEAD: no benchmark ran on both sides: nothing can be compared\n.*"
-        assert re.search(none + why, done.output, re.DOTALL), done.output
+        assert re.search(none + why, done.output, re.DOTALL)
     (foreign / "test_more.py").write_text("open('data/in.bin')\n" + renamed)
     commit_all(foreign)
     touch(foreign)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert (done.code, UNTRACKED in done.output) == (4, True), done.output
+    assert (done.code, UNTRACKED in done.output) == (4, True)

@@ -88,19 +88,17 @@ def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
         six_commits, "--gate-bisect", good, *LARGE, "-k", "worst or other", GIT_INDEX_FILE=index
     )
 
-    assert done.code == 1, done.output
-    assert "2 failed" in done.output, done.output
+    assert done.code == 1
+    assert "2 failed" in done.output
     for benchmark, commit, change in (("worst", worst, 1), ("other", other, 4)):
-        assert f"the first slow commit is {commit} (" in done.output, done.output
-        assert f"Ada: Make change {change}), for test_b.py::test_{benchmark}:" in done.output, (
-            done.output
-        )
-    assert f"  {broken}  skip  it cannot be run: " in done.output, done.output
-    assert "half a commit" in done.output, done.output
-    assert f"  {worst}  bad  " in done.output, done.output
-    assert "git's steps: git bisect start" in done.output, done.output
-    assert re.search(rf"Bisecting: .* left .*, now {broken} \(", done.output), done.output
-    assert re.search(r"2 SLOWER; [45] comparisons in ", done.output), done.output
+        assert f"the first slow commit is {commit} (" in done.output
+        assert f"Ada: Make change {change}), for test_b.py::test_{benchmark}:" in done.output
+    assert f"  {broken}  skip  it cannot be run: " in done.output
+    assert "half a commit" in done.output
+    assert f"  {worst}  bad  " in done.output
+    assert "git's steps: git bisect start" in done.output
+    assert re.search(rf"Bisecting: .* left .*, now {broken} \(", done.output)
+    assert re.search(r"2 SLOWER; [45] comparisons in ", done.output)
     assert state(six_commits) == mine
     assert worktrees(six_commits) == 1, "a worktree is left"
 
@@ -109,8 +107,8 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
     six_commits,
 ):
     done = run(six_commits, "--gate-bisect", "HEAD~1", "-k", "worst", *LARGE)
-    assert done.code == 0, done.output
-    assert "no benchmark is SLOWER than at revision HEAD~1" in done.output, done.output
+    assert done.code == 0
+    assert "no benchmark is SLOWER than at revision HEAD~1" in done.output
     run_git(six_commits, "branch", "aside", "HEAD~1")
     run_git(six_commits, "checkout", "-q", "HEAD~2")
     for good, why in (
@@ -123,10 +121,8 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
             checked_good(good, six_commits)
     (six_commits / "work.py").write_text("")
     done = run(six_commits, "--gate-bisect", "HEAD~1")
-    assert done.code == 4, done.output
-    assert "--gate-bisect HEAD~1: files differ from the checked-out commit" in done.output, (
-        done.output
-    )
+    assert done.code == 4
+    assert "--gate-bisect HEAD~1: files differ from the checked-out commit" in done.output
     with pytest.raises(pytest.UsageError, match="is not a git repository"):
         checked_good("HEAD~1", six_commits.parent)
 
@@ -154,7 +150,7 @@ def test_the_first_commit_that_is_slower_by_instructions_is_named(
         (six_commits / "work.py").write_text(WORK.format(worst=900, other=steps, commit=number))
         commit_all(six_commits, f"Make change {number}")
     done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
-    assert "takes 2" in done.output, done.output
+    assert "takes 2" in done.output
     assert re.search(
         r"first slow commit is \w+ \(.*Make change 11\), for test_b.py::test_other:", done.output
-    ), done.output
+    )

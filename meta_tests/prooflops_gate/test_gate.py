@@ -58,7 +58,7 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tm
     assert found == ["finished", True, True, ["test_more.py::test_that_fails"]]
     rows = {(row["name"].partition("::")[2], row["quantity"]): row for row in content["rows"]}
     busy = rows.pop(("test_busy_loop", "time"))["verdict"]
-    assert busy in ("SAME", "INCONCLUSIVE"), done.output
+    assert busy in ("SAME", "INCONCLUSIVE")
     verdicts = {name: row["verdict"] for (name, _), row in rows.items() if row["verdict"] != "SAME"}
     assert verdicts == {
         "test_slow": "SLOWER",
@@ -66,15 +66,15 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tm
         "test_new_name": "NEW",
         "test_old_name": "GONE",
         "test_that_is_skipped_now": "INCONCLUSIVE",
-    }, done.output
+    }
     slow = rows["test_slow", "time"]
-    assert slow["where"].startswith("work.py:busy "), done.output
+    assert slow["where"].startswith("work.py:busy ")
     assert slow["sentence"].endswith(": work.py:busy"), slow["sentence"]
     assert content["counts"]["SLOWER"] == 1
-    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], done.output
+    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"]
     cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
-    assert failed == {"test_slow", "test_busy_loop", "test_that_fails"}, done.output
+    assert failed == {"test_slow", "test_busy_loop", "test_that_fails"}
     assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
     assert not [row for row in content["rows"] if "test_searched_anew" in row["name"]]
     assert "test_old_name" not in cases, "what a change removed is no test of this side"
@@ -97,10 +97,10 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11", "-q")
     options = (*options, "--benchmark-autosave")
     done = run(foreign, *options)
-    assert done.code == 0, done.output
-    assert "warning: this run decided nothing: 1 undecided" in done.output, done.output
+    assert done.code == 0
+    assert "warning: this run decided nothing: 1 undecided" in done.output
     assert "fewer than 2 pairs fit into that" in done.output, "progress is printed under -q, too"
-    assert "Not saving anything" not in done.output, done.output
+    assert "Not saving anything" not in done.output
 
 
 STOPS = """
@@ -124,11 +124,9 @@ def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign, tmp_path
     (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
     commit_all(foreign)
     change(foreign, "STEPS = 300", "STEPS = 299")
-    done = run(
-        foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json"
-    )
+    run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json")
     said = [valid_json(file) for file in (foreign / "gate.json.first", written)]
-    assert [content["status"] for content in said] == ["interrupted"] * 2, done.output
+    assert [content["status"] for content in said] == ["interrupted"] * 2
     assert [content["fails"] for content in said] == [True, True]
     assert [content["reason"] for content in said] == ["it was killed", "stopped by the user"]
     first, last = (content["rows"] for content in said)
@@ -170,9 +168,9 @@ def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(foreign, tmp_
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "-v")
     assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
-    assert done.code == 1, done.output
-    assert f"FAILED {HANGING}" in done.output, done.output
-    assert re.search(r"; 1 pair in 1\d min .*$", done.output, re.MULTILINE), done.output
+    assert done.code == 1
+    assert f"FAILED {HANGING}" in done.output
+    assert re.search(r"; 1 pair in 1\d min .*$", done.output, re.MULTILINE)
 
 
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
@@ -205,10 +203,8 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
     commit_all(foreign)
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 0, done.output
-    assert ("one process after the other: a test failed" in done.output) == (setting == "true"), (
-        done.output
-    )
+    assert done.code == 0
+    assert ("one process after the other: a test failed" in done.output) == (setting == "true")
 
 
 def test_a_process_that_crashes_fails_its_tests(foreign):
@@ -216,7 +212,7 @@ def test_a_process_that_crashes_fails_its_tests(foreign):
     done = run(foreign, ONE, "--gate-noise-floor")
     assert done.code == 1
     assert "SIGABRT" in done.output
-    assert f"FAILED {ONE}" in done.output, done.output
+    assert f"FAILED {ONE}" in done.output
 
 
 @pytest.mark.parametrize(
@@ -236,7 +232,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign, option
     done = run(foreign, "test_foreign.py", *options.split(" ", 2))
     assert done.code == 4
     assert why in done.output
-    assert not (foreign / "ran").exists(), done.output
+    assert not (foreign / "ran").exists()
 
 
 def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
@@ -244,21 +240,21 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert done.code == 0
     assert "baseline main: commit " in done.output
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
-    assert (done.code, "main: both sides are the same" in done.output) == (4, True), done.output
+    assert (done.code, "main: both sides are the same" in done.output) == (4, True)
     change(foreign, "STEPS = 300", "STEPS = 1500")
     change(foreign, "total = 0", "total, held = 0, bytes(90_000)")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert done.code == 1
-    assert "the baseline main (" in done.output, done.output
-    assert re.search(f"FAILED {ONE} - SLOWER: [0-9]", done.output), done.output
+    assert "the baseline main (" in done.output
+    assert re.search(f"FAILED {ONE} - SLOWER: [0-9]", done.output)
     assert "flops is 3,000, but was 600" in done.output
-    assert re.search("MORE MEMORY: takes .* memory, ", done.output), done.output
+    assert re.search("MORE MEMORY: takes .* memory, ", done.output)
     assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
     done = run(foreign, "test_foreign.py", "--gate-record", "main")
     assert "not stored as main: files differ from commit " in done.output
     shutil.rmtree(foreign / ".git")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
-    assert (done.code, "the project is not under git" in done.output) == (4, True), done.output
+    assert (done.code, "the project is not under git" in done.output) == (4, True)
 
 
 def test_another_interpreter_is_a_side(foreign, tmp_path):
@@ -271,5 +267,5 @@ def test_another_interpreter_is_a_side(foreign, tmp_path):
     # Too few to call anything slower.
     options = ("--gate-replicates=2",)
     done = run(foreign, ONE, "--gate", f"--gate-versus={tmp_path / 'venv'}", *options)
-    assert done.code == 0, done.output
+    assert done.code == 0
     assert f"interpreter {tmp_path / 'venv'} (before) beside this side" in done.output

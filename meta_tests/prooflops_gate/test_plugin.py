@@ -110,7 +110,7 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
 ):
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("ENDING", ending))
     run = plain_repo.run("--gate-record", "main", *options)
-    assert run.code == code, run.output
+    assert run.code == code
     assert "not stored as main: " in run.output
     (path,) = plain_repo.records()
     record = json.loads(path.read_text())
@@ -122,5 +122,5 @@ def test_wrong_markers_are_refused_before_anything_runs(plain_repo):
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("min_effect=0.1", "min_effect=7"))
     run = plain_repo.run("--gate-record", "main")
     assert run.code == pytest.ExitCode.USAGE_ERROR
-    assert "test_it.py::test_sum: " in run.output, run.output
+    assert "test_it.py::test_sum: " in run.output
     assert not plain_repo.records()

@@ -60,6 +60,4 @@ def test_architecture_units_and_memory_confirm_or_refuse_a_name(
 )
 def test_a_peak_is_the_dense_one_of_that_device_and_format(name, dtype, options, tflop_per_s):
     peak = peak_flop_per_s(name, dtype, **options)
-    assert peak == (None if tflop_per_s is None else tflop_per_s * 1e12), (
-        f"{peak=} [{name=}, {dtype=}, {options=}]"
-    )
+    assert peak == (None if tflop_per_s is None else tflop_per_s * 1e12)

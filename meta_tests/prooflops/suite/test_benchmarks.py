@@ -37,9 +37,9 @@ def test_the_parent_of_a_gate_run_asks_the_device_nothing_and_writes_no_report(h
     done = house.run(
         "bench", "-p", "forking", "--gate-noise-floor", "--gate-replicates", "2", "--quick"
     )
-    assert done.code == 0, done.output
-    assert "2 pairs in " in done.output, done.output
-    assert not (house.root / "reports").exists(), done.output
+    assert done.code == 0
+    assert "2 pairs in " in done.output
+    assert not (house.root / "reports").exists()
 
 
 def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house):
@@ -56,7 +56,7 @@ def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house):
     lines = child.output.splitlines()
     assert "not to be seen" not in child.output
     captured = lines.index("captured before")
-    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
+    assert lines[captured : captured + 2] == ["captured before", "captured after"]
     announced = lines.index("  test_long: searching, about 60 s")
-    assert lines[announced + 1] == "F", child.output
-    assert lines[announced + 2].startswith("bench/test_demo.py ."), child.output
+    assert lines[announced + 1] == "F"
+    assert lines[announced + 2].startswith("bench/test_demo.py .")

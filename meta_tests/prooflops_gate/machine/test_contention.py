@@ -66,9 +66,7 @@ def test_what_others_do_meanwhile_is_reported(tmp_path, monkeypatch):
     write_stat(tmp_path, user=40, steal=10)
     seen = watch.stop()
     assert seen["contended"]
-    assert 0.3 < seen["others_cores"] <= 2.0, (
-        f"others kept {seen['others_cores']} cores busy, should 2 or less"
-    )
+    assert 0.3 < seen["others_cores"] <= 2.0
     assert seen["steal"] == 0.2
 
 

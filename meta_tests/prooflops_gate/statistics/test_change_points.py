@@ -11,9 +11,7 @@ from prooflops_gate.statistics.change_points import change_points
 def test_a_planted_step_is_found_where_it_is(at):
     found = [change_points(times((1.0, at), (1.1, 40 - at), seed=seed)) for seed in range(20)]
     exact = [len(each) == 1 and abs(each[0].index - at) <= 1 for each in found]
-    assert sum(exact) >= 18, (
-        f"found {sum(exact)} of 20 steps of 10 % at record {at}, but should find 18 [{found}]"
-    )
+    assert sum(exact) >= 18
     ratios = [each[0].ratio for each in found if each]
     assert np.median(ratios) == pytest.approx(1.1, abs=0.02)
 
@@ -24,9 +22,7 @@ def test_noise_alone_is_reported_as_a_change_no_more_often_than_stated(size):
     alarms = sum(
         bool(change_points(times((1.0, size), noise=0.2, seed=seed))) for seed in range(2000)
     )
-    assert alarms <= 36, (
-        f"{alarms} of 2000 series of noise are called a change, but should be about 20 [{size=}]"
-    )
+    assert alarms <= 36
 
 
 def test_one_slow_run_is_no_change_of_level():
