@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from prooflops.suite_root import SUITE_PATHS
 
-PYTEST, RUNNER, MAKE = "pytest", "python -m prooflops.suite.evidence", "make validate"
+PYTEST, RUNNER, MAKE = "pytest", "prooflops.suite.evidence", "make validate"
+# A command up to its options.
+LAUNCHER = re.compile(r"make \w+|.*?(?:pytest|prooflops\.suite\.evidence)(?= |$)")
 # Set by the Makefile: its target, and ARGS.
 MADE = "PROOFLOPS_MADE"
 OUT = "--out"
 ROOMS = ("bench", "test_claims")
+
+
+def called(module: str) -> str:
+    """The launcher of this module by the Python that started this process, as it was named there.
+
+    Another Python may lack what this one has.
+    """
+    words = sys.orig_argv
+    for at, pair in enumerate(pairwise(words)):
+        if pair in (("-m", PYTEST), ("-m", RUNNER)):
+            return shlex.join([*words[:at], "-m", module])
+    return module if module == PYTEST else f"python -m {module}"
 
 
 def command_of(launcher: str, words: Sequence[str]) -> str:
@@ -55,7 +72,7 @@ def given(arguments: Sequence[str]) -> str:
     target, _, words = os.environ.get(MADE, "").partition(" ")
     if target:
         return command_of(f"make {target}", shlex.split(words))
-    return command_of(RUNNER, arguments)
+    return command_of(called(RUNNER), arguments)
 
 
 def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> str:
@@ -64,13 +81,14 @@ def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> st
     >>> print(of_tests("make evidence", ["--floor", "fp32=0.9", "bench"], ["bench/a.py::a[b]"]))
     make validate ARGS="--floor fp32=0.9 'bench/a.py::a[b]'"
     """
+    found = LAUNCHER.match(command)
     # Not "make evidence", which keeps a run in results/.
-    launcher = next((each for each in (PYTEST, RUNNER) if command.startswith(each)), MAKE)
+    launcher = found[0] if found and not command.startswith("make ") else MAKE
     kept = [word for word in arguments if not word.startswith(ROOMS)]
     return command_of(launcher, [*kept, *tests])
 
 
 def resuming(path: Path) -> str:
     """The command that resumes the run in this file."""
-    launcher = MAKE if os.environ.get(MADE) else RUNNER
+    launcher = MAKE if os.environ.get(MADE) else called(RUNNER)
     return f"to resume: {command_of(launcher, ['--resume', str(path)])}"

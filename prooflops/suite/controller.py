@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from prooflops.suite.commands import PYTEST, command_of
+from prooflops.suite.commands import PYTEST, called, command_of
 from prooflops.suite.evidence.file import EvidenceFile, Rows, new_file
 from prooflops.suite.options import add_options
 from prooflops.suite.registry import load_registry
@@ -66,7 +66,7 @@ def task_of(config: pytest.Config) -> dict[str, Any]:
         runs = config.rootpath / ".prooflops" / "runs"
         runs.mkdir(parents=True, exist_ok=True)
         file = new_file(runs)
-        command = command_of(PYTEST, config.invocation_params.args)
+        command = command_of(called(PYTEST), config.invocation_params.args)
         file.append("slice", slice=1, commit="", command=command)
         return {"path": str(file.path), "stacks": str(file.path)}
     return dict(json.loads(text or "{}"))

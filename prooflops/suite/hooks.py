@@ -37,7 +37,7 @@ from prooflops.suite.collection import (
     skip_without_hardware,
     use_device_clock,
 )
-from prooflops.suite.commands import PYTEST, command_of
+from prooflops.suite.commands import PYTEST, called, command_of
 from prooflops.suite.controller import Controller, task_of
 from prooflops.suite.crashes import crash_of, one_line
 from prooflops.suite.evidence.file import EvidenceFile
@@ -161,7 +161,7 @@ def _record(config: pytest.Config, run: Run) -> None:
         return
     task = task_of(config)
     if not task:
-        command = command_of(PYTEST, config.invocation_params.args)
+        command = command_of(called(PYTEST), config.invocation_params.args)
         run.rows.append("slice", slice=1, commit="", command=command)
     else:
         run.rows = file = EvidenceFile(Path(task["path"]))

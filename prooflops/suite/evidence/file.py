@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from prooflops.suite.commands import MAKE, PYTEST, command_of
+from prooflops.suite.commands import LAUNCHER, MAKE, PYTEST, command_of
 from prooflops_gate.console.tables import many
 from prooflops_gate.run_state import plain_figure
 
@@ -58,7 +58,8 @@ class Rows:
     @property
     def has_runner(self) -> bool:
         """True if a runner starts the processes, and prints how to go on."""
-        return not self.rows("slice")[-1].get("command", "").startswith(PYTEST)
+        launcher = LAUNCHER.match(self.rows("slice")[-1].get("command", ""))
+        return not (launcher and launcher[0].endswith(PYTEST))
 
     def ended(self) -> dict[str, dict[str, Any]]:
         """The end of each test, by test id.

@@ -26,7 +26,7 @@ from prooflops.suite.evidence.__main__ import (
     remove_old_runs,
     words_for_workers,
 )
-from prooflops.suite.evidence.file import EvidenceFile, shortened
+from prooflops.suite.evidence.file import EvidenceFile, Rows, shortened
 from prooflops.suite.ranks import VARIABLES
 from prooflops_gate.machine import limits
 
@@ -242,16 +242,44 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made", "repeated", "resumes"),
+    ("made", "repeated"),
     [
-        ("validate --claim flops", 'make validate ARGS="--claim flops"', "make validate ARGS="),
-        ("evidence ", "make evidence", "make validate ARGS="),
+        ("validate --claim flops", 'make validate ARGS="--claim flops"'),
+        ("evidence ", "make evidence"),
     ],
 )
-def test_the_command_that_was_given_is_repeated(monkeypatch, made, repeated, resumes):
+def test_the_target_of_make_that_was_given_is_repeated(monkeypatch, made, repeated):
     monkeypatch.setenv("PROOFLOPS_MADE", made)
     assert commands.given(["--claim", "flops"]) == repeated
-    assert commands.resuming(Path("a.jsonl")).startswith(f"to resume: {resumes}")
+    assert commands.resuming(Path("a.jsonl")).startswith("to resume: make validate ARGS=")
+
+
+EVIDENCE = "-m prooflops.suite.evidence"
+TEST = "bench/test_launch.py::test_launch"
+# How a process was started, and what its commands begin with.
+STARTED = {
+    "python /bin/pytest -m slow": ("pytest", f"python {EVIDENCE}"),
+    ".venv/bin/python -m pytest -x": (".venv/bin/python -m pytest", f".venv/bin/python {EVIDENCE}"),
+    "python3 -X dev -m pytest": ("python3 -X dev -m pytest", f"python3 -X dev {EVIDENCE}"),
+    f"python3.11 {EVIDENCE}": (f"python3.11 {EVIDENCE}", f"python3.11 {EVIDENCE}"),
+}
+
+
+@pytest.mark.parametrize("started", STARTED)
+def test_commands_name_the_python_that_was_called(monkeypatch, started):
+    monkeypatch.setattr("sys.orig_argv", started.split())
+    monkeypatch.delenv("PROOFLOPS_MADE", raising=False)
+    program, resumes = STARTED[started]
+    is_runner = program.endswith("evidence")
+    again = commands.given([]) if is_runner else commands.called("pytest")
+    assert again == program
+    assert commands.of_tests(f"{again} -k x bench", ["-k", "x", "bench"], [TEST]) == (
+        f"{program} -k x {TEST}"
+    )
+    assert commands.resuming(Path("a.jsonl")) == f"to resume: {resumes} --resume a.jsonl"
+    rows = Rows()
+    rows.append("slice", slice=1, command=f"{again} -x")
+    assert rows.has_runner is is_runner
 
 
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
@@ -271,8 +299,9 @@ def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     assert process.returncode == 2, output
     assert "partial run: interrupted, after 1 of 2 tests" in output
     last = output.splitlines()[-1]
-    assert last == f"to resume: python -m prooflops.suite.evidence --resume {file.path}"
+    runner = f"{sys.executable} -m prooflops.suite.evidence"
+    assert last == f"to resume: {runner} --resume {file.path}"
     given = f"--timeout 8 {' '.join(options)}"
-    assert f"repeat it: python -m prooflops.suite.evidence {given}" in output
+    assert f"repeat it: {runner} {given}" in output
     assert file.rows("over")[-1]["stopped"] == "interrupted"
     assert [*file.ended()] == ["test_claims/test_demo.py::test_first"]
