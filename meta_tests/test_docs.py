@@ -12,7 +12,6 @@ from functools import cache
 from itertools import takewhile
 
 import pytest
-import yaml
 
 from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
@@ -203,10 +202,6 @@ def test_the_readme_shows_what_its_call_prints_and_a_claim_as_it_is_stated(capsy
     claim, *shown = re.search(r"(?m)^(\w+\.[\w-]+): (.+)\n    (.+)$", PAGES["README.md"]).groups()
     stated = load_registry(ROOT / "test_claims" / "registry").claims[claim]
     assert shown == [stated.statement, stated.verdict_as_written]
-
-
-def test_the_job_of_kubernetes_parses():
-    assert yaml.safe_load((ROOT / "docs" / "launch" / "kubernetes.yaml").read_text("utf-8"))
 
 
 def test_the_napkin_adds_up():

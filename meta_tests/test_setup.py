@@ -16,11 +16,10 @@ import pytest
 from meta_tests.conftest import ROOT
 
 pip = pytest.importorskip("pip")
-# Each case installs for 20 seconds; CI's own set-up is one of them.
+# Each case installs for 20 seconds. A Python without torch is set up by each run of CI.
 pytestmark = pytest.mark.prove
 
 FILES = ("Makefile", "constraints.txt", "pyproject.toml", "prooflops_gate/pyproject.toml")
-PINNED = "2.13.0"
 
 
 def put_wheel(folder, name, version):
@@ -108,13 +107,6 @@ def test_an_active_python_with_all_packages_is_used_unchanged(make, wheels):
     own, packages = make(*needed(wheels) - {"torch"}, "torch==2.11.0")
     assert not own, "made a .venv that nobody needs"
     assert packages["torch"] == "2.11.0"
-
-
-def test_a_python_without_torch_gets_the_versions_of_the_constraints(make):
-    own, packages = make()
-    assert own
-    assert packages["torch"] == PINNED
-    assert "pytest-benchmark" in packages
 
 
 def test_a_torch_that_is_there_is_never_replaced(make):

@@ -22,7 +22,6 @@ from meta_tests.conftest import ROOT, child_environment
 from meta_tests.golden import masked
 from meta_tests.prooflops_gate.foreign_repo import ALONE, commit_all, import_path, run_git
 from meta_tests.prooflops_gate.forked_processes import FORKED
-from prooflops_gate.options import HISTORY
 from prooflops_gate.report.files import MARK
 
 WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
@@ -217,22 +216,6 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path,
     codes = [shell({"run": line}, here, environment).returncode for line in lines]
     assert codes == [0, 0, 0, 1, 0, 0], "to install, valgrind, fetch, compare, comment, and again"
     assert "gate: fails: 1 SLOWER" in commented(tmp_path)
-
-
-def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
-    cached = {}
-    for name, job in JOBS.items():
-        assert job["steps"][0]["with"]["fetch-depth"] == 0, (
-            f"{name} has no other commit to run beside"
-        )
-        for step in job["steps"]:
-            action, _, _ = step.get("uses", "").partition("@")
-            cached[action] = step.get("with")
-    saved, restored = cached["actions/cache/save"], cached["actions/cache/restore"]
-    assert restored["path"] == saved["path"] == HISTORY
-    assert saved["key"].startswith(restored["restore-keys"]), (
-        f"{restored} never finds {saved['key']}"
-    )
 
 
 def steps_of(page):
