@@ -119,6 +119,8 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
     assert run.info["flop_per_s"] == WORK.flops / seconds
     assert run.info["bytes_per_s"] == WORK.bytes / seconds
     assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
+    with pytest.raises(AssertionError, match="FLOPs are declared"):
+        measure().work(lambda: a @ b, Work(1, 0), check=lambda _: None)
 
 
 def test_each_call_follows_a_set_up(scripted):

@@ -205,6 +205,13 @@ def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house, gold
         assert set(partial.verdicts) == {"demo.holds"}
 
 
+def test_a_marker_that_names_no_claim_stops_the_run(house):
+    house.test('@pytest.mark.claim("demo.stray")\ndef test_it(): ...')
+    run = house.run()
+    assert run.code == 4
+    assert re.search(r"add a row, or correct the id\s+'demo\.stray' in .*test_demo", run.output)
+
+
 PARTS = """
 @pytest.mark.claim("demo.two-tests")
 def test_first(): ...
