@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.prooflops_gate.foreign import Foreign
 from meta_tests.prooflops_gate.foreign_repo import (
     INI,
     MORE_TESTS,
@@ -14,12 +13,6 @@ from meta_tests.prooflops_gate.foreign_repo import (
     run_git,
     write_quick_plan,
 )
-
-
-@pytest.fixture
-def plain_repo(tmp_path):
-    """A repository with one benchmark that knows nothing of this suite."""
-    return Foreign(tmp_path)
 
 
 @pytest.fixture

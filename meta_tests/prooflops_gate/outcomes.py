@@ -1,9 +1,5 @@
 """What a call returned, or how it refused."""
 
-from typing import TypeVar
-
-T = TypeVar("T")
-
 
 def outcome(kind, call):
     """What the call returned, and the text of its refusal, empty without one.

@@ -10,16 +10,17 @@ from importlib import metadata
 import pytest
 
 from meta_tests.conftest import ROOT, run_pytest
+from meta_tests.prooflops_gate.foreign_repo import run
 from prooflops_gate import __version__
+from prooflops_gate.history import records
 
 MODULES = ("hookspecs", "needs", "options", "plugin", "run_state", "unpatched")
 LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 
-def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(
-    plain_repo,
-):
-    with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
+def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(foreign):
+    (foreign / "pytest.ini").write_text("[pytest]\n")
+    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(
             "def pytest_unconfigure():\n"
             "    import sys\n"
@@ -28,9 +29,9 @@ def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(
             "    print('loaded', sorted(ours), heavy)\n"
         )
     # A process that has imported nothing.
-    run = run_pytest(plain_repo.root, "-p", "prooflops_gate.plugin", path=ROOT)
-    assert f"loaded {LOADED} []" in run.output
-    assert not (plain_repo.root / ".prooflops").exists()
+    done = run_pytest(foreign, "-p", "prooflops_gate.plugin", path=ROOT)
+    assert f"loaded {LOADED} []" in done.output
+    assert not (foreign / ".prooflops").exists()
 
 
 RACK = """
@@ -42,17 +43,30 @@ def pytest_benchmark_update_machine_info(config, machine_info):
 """
 
 
-def test_a_record_says_which_code_ran_on_which_machine(plain_repo):
-    with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
+SUMS = """
+import pytest
+
+@pytest.mark.gate(min_effect=0.2)
+def test_sum(benchmark):
+    benchmark.pedantic(sum, args=([1, 2],), rounds=5)
+
+def test_other(benchmark):
+    benchmark.pedantic(sum, args=([1],))
+"""
+
+
+def records_in(folder):
+    return records.record_files(folder / ".prooflops" / "history")
+
+
+def test_a_record_says_which_code_ran_on_which_machine(foreign):
+    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(RACK)
-    with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
-        tests.write("import pytest\ntest_sum = pytest.mark.gate(min_effect=0.2)(test_sum)\n")
-        tests.write("def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n")
-    run = plain_repo.run(
-        "--gate-record", "main", PROOFLOPS_HISTORY="elsewhere", OMP_NUM_THREADS="1"
-    )
-    assert run.code == 0
-    (path,) = plain_repo.records("elsewhere")
+    (foreign / "test_it.py").write_text(SUMS)
+    variables = {"PROOFLOPS_HISTORY": "elsewhere", "OMP_NUM_THREADS": "1"}
+    done = run(foreign, "test_it.py", "--gate-record", "main", **variables)
+    assert done.code == 0
+    (path,) = records.record_files(foreign / "elsewhere")
     content = json.loads(path.read_text())
     ours, (marked, other) = content["prooflops"], content["benchmarks"]
     assert (ours["schema"], ours["version"], ours["partial"]) == (1, __version__, "")
@@ -67,23 +81,23 @@ def test_a_record_says_which_code_ran_on_which_machine(plain_repo):
     assert content["machine_info"]["rack"] == 4
 
 
-def test_a_full_disk_is_reported_and_the_history_stays(plain_repo):
-    assert plain_repo.run("--gate-record", "main").code == 0
-    (before,) = plain_repo.records()
+def test_a_full_disk_is_reported_and_the_history_stays(foreign):
+    assert run(foreign, "--gate-record", "main").code == 0
+    (before,) = records_in(foreign)
     text = before.read_text()
-    files = sorted((plain_repo.root / ".prooflops").rglob("*"))
-    with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
+    files = sorted((foreign / ".prooflops").rglob("*"))
+    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(
             "import os\n"
             "def full(_): raise OSError(28, 'No space left on device')\n"
             "os.fsync = full\n"
         )
-    run = plain_repo.run("--gate-record", "main")
-    assert run.code == 1
-    assert "No space left on device" in run.output
-    assert "INTERNALERROR" not in run.output
+    done = run(foreign, "--gate-record", "main")
+    assert done.code == 1
+    assert "No space left on device" in done.output
+    assert "INTERNALERROR" not in done.output
     assert before.read_text() == text
-    assert sorted((plain_repo.root / ".prooflops").rglob("*")) == files, "no litter is left"
+    assert sorted((foreign / ".prooflops").rglob("*")) == files, "no litter is left"
 
 
 MARKED = """
@@ -106,21 +120,21 @@ def test_end(gate_replicate):
      ("AssertionError", ["-x"], 1, "stopping after 1 failures")],
 )  # fmt: skip
 def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
-    plain_repo, ending, options, code, why
+    foreign, ending, options, code, why
 ):
-    (plain_repo.root / "test_it.py").write_text(MARKED.replace("ENDING", ending))
-    run = plain_repo.run("--gate-record", "main", *options)
-    assert run.code == code
-    assert "not stored as main: " in run.output
-    (path,) = plain_repo.records()
+    (foreign / "test_it.py").write_text(MARKED.replace("ENDING", ending))
+    done = run(foreign, "test_it.py", "--gate-record", "main", *options)
+    assert done.code == code
+    assert "not stored as main: " in done.output
+    (path,) = records_in(foreign)
     record = json.loads(path.read_text())
     assert record["prooflops"]["partial"] == why
     assert record["benchmarks"][0]["extra_info"]["gate"] == {"min_effect": 0.1, "ignore": True}
 
 
-def test_wrong_markers_are_refused_before_anything_runs(plain_repo):
-    (plain_repo.root / "test_it.py").write_text(MARKED.replace("min_effect=0.1", "min_effect=7"))
-    run = plain_repo.run("--gate-record", "main")
-    assert run.code == pytest.ExitCode.USAGE_ERROR
-    assert "test_it.py::test_sum: " in run.output
-    assert not plain_repo.records()
+def test_wrong_markers_are_refused_before_anything_runs(foreign):
+    (foreign / "test_it.py").write_text(MARKED.replace("min_effect=0.1", "min_effect=7"))
+    done = run(foreign, "--gate-record", "main")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert "test_it.py::test_sum: " in done.output
+    assert not records_in(foreign)

@@ -6,6 +6,7 @@ Each record is a point.
 import re
 from dataclasses import replace
 
+from meta_tests.prooflops_gate.foreign_repo import run
 from meta_tests.prooflops_gate.history.test_trend import summary
 from meta_tests.prooflops_gate.statistics.simulated import times
 from prooflops_gate.history.page import plot, write_page
@@ -68,13 +69,11 @@ def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):
     assert "a series of its own: pace quick, method 3" in text
 
 
-def test_a_command_writes_it_and_refuses_a_folder_it_cannot_write(
-    plain_repo,
-):
+def test_a_command_writes_it_and_refuses_a_folder_it_cannot_write(foreign):
     for _ in range(2):
-        plain_repo.run("--gate-record", "a")
-    done = plain_repo.run("--gate-history", "--report=site")
+        run(foreign, "test_foreign.py", "--gate-record", "a")
+    done = run(foreign, "--gate-history", "--report=site")
     assert done.code == 0
-    page = (plain_repo.root / "site" / "history.html").read_text()
+    page = (foreign / "site" / "history.html").read_text()
     assert page.count('class="point') == 2
     assert "too few records: 2 of 8" in page
