@@ -25,9 +25,10 @@ Each row is one run of the suite on one machine. Columns of dtypes have the rate
 matrix product in TFLOP/s (int8: TOP/s), with its share of the dense peak. The memory column has the
 fastest stream in GB/s. The last column has the best training step of a transformer.
 
-**Send yours.** Run `make evidence` until it prints `complete:` and a path. Open a pull request with
-this one file, `results/NAME.jsonl`. `python -m prooflops.suite.evidence --check results/NAME.jsonl`
-says whether the gallery accepts it. `make evidence ARGS=--index` writes its page and its row.
+**Send yours.** Repeat `make evidence`, nine minutes a call, until it prints `complete:` and a path.
+`python -m prooflops.suite.evidence --check results/NAME.jsonl` says whether the gallery accepts it.
+Open a pull request with this one file. After the merge, `make evidence ARGS=--index` writes its page
+and its row.
 """
 APART = f"""
 ## Older measuring methods, and partial runs
@@ -70,7 +71,7 @@ def why_refused(file: EvidenceFile, report: RunReport) -> str:
 def table(runs: Sequence[Run]) -> str:
     """One row per run."""
     if not runs:
-        return f"No run by today's measuring method ({timing.METHOD}) yet: send the first.\n"
+        return f"No run by today's measuring method ({timing.METHOD}) exists yet: send the first.\n"
     best = [best_products(report.benchmarks) for _, report in runs]
     dtypes = [dtype for dtype in DTYPES if any(dtype in each for each in best)]
     rows = [["device", "torch", "date", "pace", "method", "verdict", *dtypes, "memory", "MFU"]]
