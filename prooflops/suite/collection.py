@@ -116,15 +116,15 @@ def selection_of(config: pytest.Config) -> str:
 
 
 def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]) -> None:
-    """Records every test of each collected claim, with the reason to report if it does not run.
+    """Records every test of each collected claim.
 
     `items` are the collected tests, before deselection. Tests that the command line left out are
-    looked up, because a claim counts as checked only if all of its tests ran.
+    looked up, because a claim has a verdict only if all of its tests ran.
     """
     items = [*items]
     for item in items:
         for claim in claims_of(item):
-            run.tests[claim][item.nodeid] = "deselected"
+            run.tests[claim].add(item.nodeid)
     if any("::" in argument for argument in config.args):
         _note_tests_not_named(run, items)
     if run.tests:
@@ -139,7 +139,7 @@ def _note_tests_not_named(run: Run, items: Iterable[pytest.Item]) -> None:
             continue
         for test in _tests_in(module):
             for claim in claims_of(test):
-                run.tests[claim].setdefault(test.nodeid, "not named on the command line")
+                run.tests[claim].add(test.nodeid)
 
 
 def _note_files_not_collected(
@@ -153,7 +153,7 @@ def _note_files_not_collected(
         text = quoting(file)
         for claim, tests in run.tests.items():
             if f'"{claim}"' in text:
-                tests[file.name] = f"{file.name} was not collected"
+                tests.add(file.name)
 
 
 def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:

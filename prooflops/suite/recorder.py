@@ -109,7 +109,7 @@ class Recorder:
             peaks=run.peaks.as_dict(),
             selection=selection_of(self._config),
             selected=None if run.selected is None else sorted(run.selected),
-            unchosen=run.unchosen(tests),
+            in_part=run.in_part(tests),
             alone=[item.nodeid for item in items if runs_alone(item)],
             tests=tests,
         )

@@ -48,21 +48,17 @@ class Run:
     stated_floors: Mapping[str, float]
     reference_floors: Mapping[str, Floor] | None
     rows: Rows = field(default_factory=Rows)
-    # All tests of each claim, each with the reason to report if it does not run.
-    tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    # All tests of each claim; a file that was not collected stands for its tests.
+    tests: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     # Settings of the machine that this run ignores.
     notes: list[str] = field(default_factory=list)
     # Read at the start: a lost device cannot be read.
     fingerprint: dict[str, Any] = field(default_factory=dict)
 
-    def unchosen(self, chosen: Collection[str]) -> dict[str, dict[str, str]]:
-        """Per claim, its tests that were not chosen to run, each with the reason."""
-        found = {}
-        for claim, tests in self.tests.items():
-            left_out = {test: why for test, why in tests.items() if test not in chosen}
-            if left_out:
-                found[claim] = left_out
-        return found
+    def in_part(self, chosen: Collection[str]) -> list[str]:
+        """The claims of which the command line chose some tests, and left out others."""
+        here = {*chosen}
+        return [claim for claim, tests in self.tests.items() if tests & here and tests - here]
 
     @property
     def headline(self) -> list[str]:

@@ -12,7 +12,7 @@ from prooflops import __version__
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile, Rows
 from prooflops.suite.page.run_report import RunReport, run_report
 from prooflops.suite.registry import Registry, load_registry
-from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
+from prooflops.suite.verdicts import RED, Outcome, Verdict, verdicts_of
 from prooflops_gate.history.records import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,11 +34,14 @@ def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
 
 
 def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
-    """A verdict for each claim of the run's tests; where tests are left it is not checked."""
+    """A verdict for each claim all of whose tests the run has, or one of whose tests is red.
+
+    Where tests are left it is not checked.
+    """
     plan, ended = rows.plan, rows.ended()
     why_unrun = rows.stopped or "never reached"
     outcomes: dict[str, list[Outcome]] = {}
-    unrun = {claim: dict(tests) for claim, tests in plan.get("unchosen", {}).items()}
+    unrun: dict[str, dict[str, str]] = {}
     for test, claims in plan["tests"].items():
         for claim in claims:
             if test in ended:
@@ -46,7 +49,9 @@ def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
             else:
                 unrun.setdefault(claim, {})[test] = why_unrun
     tested = {claim for claims in plan["tests"].values() for claim in claims}
-    return verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
+    found = verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
+    in_part = plan.get("in_part", ())
+    return [each for each in found if each.id not in in_part or each.verdict in RED]
 
 
 def red_tests(rows: Rows) -> list[dict[str, Any]]:
@@ -98,6 +103,7 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
         "selection": plan.get("selection", ""),
         "partial": rows.partial,
         "verdicts": [verdict.as_dict() for verdict in found],
+        "in_part": len({*plan.get("in_part", ())} - {each.id for each in found}),
         "red_tests": red_tests(rows),
         "unmeasured": unmeasured(rows),
         "duration_s": seconds_of(rows),

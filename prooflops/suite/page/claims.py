@@ -35,20 +35,25 @@ def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
     return Mark(f"{mark.word} (known)", mark.tone, mark.shape) if is_known else mark
 
 
-def answer(claims: Sequence[Verdict]) -> tuple[Mark, str]:
+def answer(report: RunReport) -> tuple[Mark, str]:
     """How many claims there are, then the number of each verdict; that of FAILS even if it is 0."""
-    counts = Counter(claim.verdict for claim in claims)
+    claims, counts = report.claims, report.counts
     numbers = [
         f"{counts[word]} {word if counts[word] == 1 else PLURALS.get(word, word)}"
         for word in VERDICTS
         if counts[word] or word == "FAILS"
     ]
+    total = many(len(claims), "claim")
+    if report.partial:
+        total = f"{len(claims)} of {many(report.known_claims, 'claim')}"
+    if report.in_part:
+        numbers[-1] += f"; {report.in_part} ran in part"
     tone, shape = GOOD, "✓"
     if counts["not checked"] == len(claims) or counts["error"]:
         tone, shape = OPEN, "?"
     if any(claim.verdict == "FAILS" and not claim.known for claim in claims):
         tone, shape = BAD, "✕"
-    return Mark(many(len(claims), "claim"), tone, shape), ", ".join(numbers)
+    return Mark(total, tone, shape), ", ".join(numbers)
 
 
 def red_sections(report: RunReport) -> list[Section]:

@@ -73,7 +73,7 @@ def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
     advice, command = delivery.REPEAT, report.command
     if is_of_claims(report):
-        mark, text = claims.answer(report.claims)
+        mark, text = claims.answer(report)
     else:
         beside = delivery.disturbance(report.benchmarks)
         mark, text = delivery.verdict(report.figures, beside)
@@ -91,14 +91,15 @@ def headline(report: RunReport) -> Headline:
 
 def is_of_claims(report: RunReport) -> bool:
     """True if the headline counts the verdicts, because the run judges nothing else."""
-    return bool(report.claims) and not (report.figures or report.undecided_floors)
+    has_claims = bool(report.claims or report.in_part)
+    return has_claims and not (report.figures or report.undecided_floors)
 
 
 def claims_sentence(report: RunReport) -> list[str]:
     """The number of each verdict in a sentence, unless the headline says it."""
     if is_of_claims(report):
         return []
-    mark, numbers = claims.answer(report.claims)
+    mark, numbers = claims.answer(report)
     return [f"{mark.word}: {numbers}."] if report.claims else ["No claim was checked."]
 
 

@@ -55,6 +55,8 @@ class RunReport:
     peaks       the peaks that are not the vendor's (see Peaks), a CPU's at `clock_mhz`
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
+    in_part     the number of claims without a verdict, as the command line left out tests of them
+    known_claims  the number of claims that the registry has
     partial     why the run is partial; empty for a whole one
     """
 
@@ -75,6 +77,8 @@ class RunReport:
     version: str = ""
     pace: str = ""
     floors: tuple[str, ...] = ()
+    in_part: int = 0
+    known_claims: int = 0
     partial: str = ""
 
     @property
@@ -173,6 +177,8 @@ def run_report(
         version=ours["version"],
         pace=ours["pace"],
         floors=tuple(ours.get("floors", ())),
+        in_part=ours.get("in_part", 0),
+        known_claims=len(registry.claims),
         partial=partial,
     )
 

@@ -54,7 +54,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for sentence in page.undecided(report):
         for each in medium.wrapped(sentence, width):
             terminal.write_line(each, yellow=True)
-    if report.claims or report.figures or report.undecided_floors:
+    if page.is_of_claims(report) or report.figures or report.undecided_floors:
         answer = page.headline(report)
         for each in medium.headline_facts(answer, width):
             terminal.write_line(each)
@@ -102,7 +102,7 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 def _places(finished: FinishedRun) -> Iterator[str]:
     """The scope of a partial run, and the paths of report and record."""
     if finished.stopped:
-        yield f"partial run: {finished.stopped}; no baseline; it replaces no whole report"
+        yield f"partial run: {finished.stopped}; it replaces no whole report"
     elif finished.report.partial and finished.folder:
         yield f"partial run: {finished.report.partial}; it replaces no whole report"
     if finished.unwritten:
