@@ -2,13 +2,19 @@
 
     python -m meta_tests.mutants --sample 50 --seed TEXT
 
+One run of the rooms' tests finds those that enter a changed function. These run with the change,
+each time in a fork that imports the project anew. `meta_tests.reach` is that first run's plugin.
+
 Mutmut makes the changes, except the kinds that it lacks. Its runner stays unused: it cannot draw
 a sample, changes no constant of a module, and misses what a test starts in another process.
 """
 
 import argparse
+import ast
 import contextlib
 import io
+import json
+import os
 import random
 import re
 import subprocess
@@ -16,7 +22,7 @@ import tempfile
 from collections import Counter
 from decimal import Decimal
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,9 +44,10 @@ ROOMS = (
     "prooflops_gate/statistics",
 )
 LEAST_KILLED = 0.85
-# A test that takes longer hangs.
+# A test that takes longer hangs; healthy ones take a tenth of it.
 LIMIT = ("-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true")
-OPTIONS = ("-xq", "--quick", "--doctest-modules", *LIMIT)
+OPTIONS = ("-q", "--quick", "--doctest-modules", *LIMIT)
+FAILURE = re.compile(r"^(?:FAILED|ERROR) .*", re.MULTILINE)
 NOTHING_FAILED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 PAGE = ROOT / "docs" / "claims" / "depth.md"
 SECTION = re.compile(r"(?<=<!-- mutants -->\n).*(?=<!-- end of mutants -->)", re.DOTALL)
@@ -155,44 +162,85 @@ def drawn(sample, seed):
     return sorted(mutants)
 
 
-def tests_of(mutant, code):
-    """Paths of tests, the narrowest first.
+def mark(copy, mutants, folder):
+    """Has the function of each mutant touch a file named by the mutant's number.
 
-    The file's doctests; tests that name the file or the function, those of its room before others;
-    the rest of the room.
+    Where a mutant is outside functions, those of its file do.
     """
-    path = Path(mutant.path)
-    above = "\n".join(code.splitlines()[: mutant.line])
-    function = re.findall(r"^(?:def |class )?(\w+)", above, re.MULTILINE)
-    module = mutant.path.removesuffix(".py").replace("/", ".")
-    named = re.compile(rf"\b({module}|{path.parent.name} import .*\b{path.stem}|{function[-1]})\b")
-    room = ROOT / "meta_tests" / path.parent
-    while not room.is_dir():
-        room = room.parent
-    inside = sorted(room.rglob("test_*.py"))
-    tests = inside + sorted((ROOT / "meta_tests").rglob("test_*.py"))
-    if path.parts[0] == "accounting":
-        tests += sorted((ROOT / "test_claims").glob("test_*.py"))
-    naming = [test for test in tests if named.search(test.read_text(encoding="utf-8"))]
-    return [test.relative_to(ROOT) for test in dict.fromkeys([ROOT / path, *naming, *inside])]
+    trees = {}
+    for number, mutant in enumerate(mutants):
+        file = copy / mutant.path
+        tree = trees.setdefault(file, ast.parse(file.read_text(encoding="utf-8")))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        around = [node for node in functions if node.lineno <= mutant.line <= node.end_lineno]
+        touch = f"__import__('pathlib').Path({str(folder / str(number))!r}).touch()"
+        # The innermost is walked last.
+        for function in around[-1:] or functions:
+            start = ast.get_docstring(function) is not None
+            function.body[start:start] = ast.parse(touch).body
+    for file, tree in trees.items():
+        file.write_text(ast.unparse(tree), encoding="utf-8")
 
 
-def is_killed(mutant, copy):
-    """Whether a test fails, or hangs, with the mutant in a copy of the project."""
+def run_tests(copy, *arguments, **variables):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return fork_pytest(copy, *OPTIONS, *arguments, imported=SUITE, path=copy, **variables)
+
+
+def tests_of(room):
+    """The doctests of a room, and the room of meta_tests that has its name."""
+    path = Path("meta_tests", room)
+    return room, str(path.with_name(f"test_{path.name}") if path.suffix else path)
+
+
+def entering(copy, mutants):
+    """For each mutant, the seconds of the tests that enter its function."""
+    seconds = [Counter() for _ in mutants]
+    with tempfile.TemporaryDirectory() as folder:
+        mark(copy, mutants, Path(folder))
+        run_tests(copy, "-p", "meta_tests.reach", *chain(*map(tests_of, ROOMS)), MARKS=folder)
+        rows = (Path(folder) / "tests").read_text(encoding="utf-8").splitlines()
+    subprocess.run(["git", "checkout", "-q", "."], cwd=copy, check=True)
+    for test, duration, *numbers in map(str.split, rows):
+        for number in map(int, numbers):
+            if test.startswith(tests_of(mutants[number].room)):
+                seconds[number][test] += float(duration)
+    return seconds
+
+
+def file_of(test):
+    return test.partition("::")[0]
+
+
+def stages(seconds, room):
+    """The tests that enter a function, then others, which may share what those have made.
+
+    The others are in the same files. They are all of the room where no test enters the function.
+    """
+    files = Counter()
+    for test in seconds:
+        files[file_of(test)] += seconds[test]
+    yield sorted(seconds, key=lambda test: (files[file_of(test)], file_of(test), seconds[test]))
+    yield [*(files or tests_of(room)), *(f"--deselect={test}" for test in seconds)]
+
+
+def killer(mutant, time_s, copy, seconds):
+    """What fails, or hangs, with a mutant in a copy of the project; empty if nothing does."""
     file = copy / mutant.path
     code = file.read_text(encoding="utf-8")
     file.write_text(mutant.code, encoding="utf-8")
-    tests = map(str, tests_of(mutant, code))
-    # Compiled files are told apart by seconds and sizes, which mutants may share.
-    variables = {"path": copy, "PYTHONDONTWRITEBYTECODE": "1"}
+    # Compiled files are told apart by whole seconds and sizes, which mutants may share.
+    os.utime(file, (time_s, time_s))
     try:
-        run = fork_pytest(copy, *OPTIONS, *tests, imported=SUITE, **variables)
-        return run.code not in NOTHING_FAILED
+        for tests in filter(None, stages(seconds, mutant.room)):
+            run = run_tests(copy, "-x", *tests)
+            if run.code not in NOTHING_FAILED:
+                return "".join(FAILURE.findall(run.output)[:1]) or f"exit code {run.code}"
     except AssertionError:
-        # The process was killed.
-        return True
+        return "the process was killed"
     finally:
         file.write_text(code, encoding="utf-8")
+    return ""
 
 
 def table(mutants, survivors):
@@ -214,16 +262,17 @@ def main():
     parser.add_argument("--seed", default=commit())
     options = parser.parse_args()
     mutants = drawn(options.sample, options.seed)
+    random.Random(options.seed).shuffle(mutants)
     survivors = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "-q", "--shared", ROOT, copy], check=True)
-        for mutant in mutants:
-            with contextlib.redirect_stdout(io.StringIO()):
-                killed = is_killed(mutant, copy)
-            if not killed:
+        for number, seconds in enumerate(entering(copy, mutants)):
+            mutant = mutants[number]
+            by = killer(mutant, number, copy, seconds)
+            if not by:
                 survivors.append(mutant)
-                print(f"{mutant.path}:{mutant.line}\n{mutant.before}\n{mutant.after}", flush=True)
+            print(json.dumps([*mutant[:4], by]), flush=True)
     found = f"Drawn by {options.seed[:12]}:\n\n{table(mutants, survivors)}"
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(SECTION.sub(found, page), encoding="utf-8")
