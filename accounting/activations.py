@@ -1,4 +1,4 @@
-"""Activations: the tensors a forward pass keeps for its backward pass, for decoders, one by one.
+"""The tensors that a decoder's forward pass keeps for its backward pass, one by one.
 
 A tensor is kept if a gradient needs it. A linear map's weight gradient needs its input, a
 nonlinearity its input or output. Attention needs its queries, keys, values, outputs and row sums.

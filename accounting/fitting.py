@@ -19,7 +19,7 @@ NARROW = {"fp32": "bf16"}
 
 @dataclass(frozen=True)
 class Way:
-    """A way of training, and what each device holds of it: state and saved activations.
+    """A way of training, with the bytes of state and saved activations on each device.
 
     A lower bound: workspaces, gathered layers and gaps between blocks are not counted.
     """

@@ -1,4 +1,4 @@
-"""Whole models of builders' parts: decoders, linear nets, adapters, and the published sizes."""
+"""Whole models: decoders, linear nets and adapters, and published sizes."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Optimizer:
 
     @property
     def needs_shapes(self) -> bool:
-        """True if a number of parameters leaves the state open."""
+        """True if the state depends on the shapes of the parameters."""
         return bool(self.factored) or self.matrices_only
 
 

@@ -25,8 +25,8 @@ Lengths = int | Mapping[str, int]
 class Part:
     """A part that each of `layers` equal layers has; `place` orders the parts of a forward pass.
 
-    `block_end` is the last place of the repeated layer. Only in the first layer does nothing
-    precede the first place.
+    `block_end` is the last place of the repeated layer. Nothing precedes the first place of the
+    first layer.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(part.layers, part.place, part.block_end) for part in (3 * block).linear_maps]

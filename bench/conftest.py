@@ -66,7 +66,7 @@ def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
 
 @pytest.fixture(scope="session")
 def flush(device, caches, sizing) -> Callable[[], Flush]:
-    """Makes the flush of the device's caches at its first use, once a run.
+    """The flush of the device's caches, made at its first use.
 
     One buffer serves the whole run.
     """

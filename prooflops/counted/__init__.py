@@ -1,4 +1,4 @@
-"""FLOPs and bytes counted from the operations that a program really dispatches."""
+"""Counts FLOPs and bytes from the operators that a program dispatches."""
 
 from prooflops.counted.counter import flops
 from prooflops.counted.result import CountedWork, Totals

@@ -1,4 +1,4 @@
-"""Models of published decoders: their configs read, and presets by name."""
+"""Reads the configs of published decoders, and has presets by name."""
 
 from prooflops.families.config import from_config
 

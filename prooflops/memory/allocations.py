@@ -40,7 +40,7 @@ class MeasuredBytes(PhaseBytes):
 
 
 class MeasuredMemory(Phases[MeasuredBytes]):
-    """The bytes of a block of code and of its phases; to be read after the block."""
+    """The measured bytes of a block of code and its phases; read them after the block."""
 
     def __init__(self, meter: _CpuMeter | _CachingAllocatorMeter) -> None:
         super().__init__("measured")

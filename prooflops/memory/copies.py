@@ -131,7 +131,7 @@ class Copies:
 
 
 def copy_of(tree: Any, device: str | torch.device) -> Any:
-    """The tensors of nested tuples, lists and dicts as they lie in memory: see `Copies`."""
+    """Copies the tensors of nested tuples, lists and dicts, laid out alike: see `Copies`."""
     return Copies(device).tree(tree)
 
 

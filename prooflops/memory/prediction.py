@@ -40,7 +40,7 @@ UNSHARDED = max(SHARDED_FROM_STAGE.values()) + 1
 
 
 class PredictedMemory(Phases[PredictedBytes]):
-    """The predicted bytes of a block of code and of its phases; to be read after the block."""
+    """The predicted bytes of a block of code and its phases; read them after the block."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         )
 
     def requests_if_doubled(self) -> Requests:
-        """The requests of a size twice as large, if activations and what passes grow with it."""
+        """The requests of a step of twice the size, if activations and temporaries grow with it."""
         requests = self.requests()
         described = zip(
             self._ledger.storages, phase_classes(self._ledger, self._classes), strict=True

@@ -131,7 +131,7 @@ def model_report(
 ) -> ModelReport:
     """Counts and predicts a training step of `module` without running it, on fake tensors.
 
-    The step is that of the device of its parameters; of CUDA where they are on the meta device.
+    The step is one on the device of its parameters, or on CUDA if they are on the meta device.
     `measure` also runs a copy: it adds the measured memory and the times of modules and operators.
     `depth` is that of the printed tree, see `ModelReport.tree`. `device` names a card that need not
     be here, such as "NVIDIA H100 80GB HBM3". The report then says whether the step fits there,
@@ -141,9 +141,9 @@ def model_report(
     from torch.optim, a class, or a function of the parameters; None is AdamW. `loss` is a function
     of the output. None takes the output's own .loss, else the sum of its .logits or tensors.
     Tensors that it captures, such as targets, are copied as the inputs are. `examples` or `tokens`
-    states D of 2ND and 6ND, which else follows from the first layer. The module, its gradients and
-    the states of torch's and Python's generators stay as they are. Raises ModelError, a ValueError,
-    for anything that cannot be stepped.
+    states D of 2ND and 6ND, which otherwise follows from the first layer. The module, its gradients
+    and the states of torch's and Python's generators stay as they are. Raises ModelError, a
+    ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
     with naming(kind, "model_report of"):

@@ -27,8 +27,8 @@ fastest stream in GB/s. The last column has the best training step of a transfor
 
 **Send yours.** Repeat `make evidence`, nine minutes a call, until it prints `complete:` and a path.
 `python -m prooflops.suite.evidence --check results/NAME.jsonl` says whether the gallery accepts it.
-Open a pull request with this one file. After the merge, `make evidence ARGS=--index` writes its page
-and its row.
+Open a pull request with this one file. After the merge, `make evidence ARGS=--index` writes its
+page and its row.
 """
 APART = f"""
 ## Older measuring methods, and partial runs
