@@ -24,10 +24,20 @@ from meta_tests.prooflops_gate.foreign_repo import ALONE, commit_all, import_pat
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.report.files import MARK
 
-WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
-JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
-ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").read_text("utf-8"))
+EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.number": "5"}
+
+
+def loaded(name, **values):
+    """A file of YAML with these expressions and those of each job replaced by their values."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for expression, value in (EXPRESSIONS | values).items():
+        text = text.replace(f"${{{{ {expression} }}}}", value)
+    return yaml.safe_load(text)
+
+
+JOBS = loaded("docs/workflows/gate.yml")["jobs"]
+ACTION = loaded("action.yml")
+GITLAB = loaded("docs/workflows/gate.gitlab-ci.yml")
 # They stand in for programs of a runner: the tests run with the packages that are here.
 PYTEST = "#!{python}\nimport sys, pytest\nsys.exit(pytest.main())\n"
 PIP = """#!{python}
@@ -76,7 +86,6 @@ if "--data-urlencode" in words:
 else:
     print(json.dumps([dict(id=int(number), body=text) for number, text in notes.items()]))
 """
-EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.number": "5"}
 
 
 @pytest.fixture
@@ -113,22 +122,12 @@ def steps_of_the_action():
     """Its shell steps, with the defaults of its inputs."""
     given = {f"inputs.{name}": each["default"] for name, each in ACTION["inputs"].items()}
     given |= {"inputs.base": "origin/main", "inputs.options": "-p no:cacheprovider"}
-    steps = shell_steps(ACTION["runs"])
-    for step in steps:
-        for name, value in given.items():
-            own, folder = step.get("env", {}), step.get("working-directory", ".")
-            step["env"] = {
-                key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()
-            }
-            step["working-directory"] = folder.replace(f"${{{{ {name} }}}}", value)
-    return steps
+    return shell_steps(loaded("action.yml", **given)["runs"])
 
 
 def shell(step, folder, environment):
     """Runs a step as a runner does."""
-    own = {name: str(text) for name, text in step.get("env", {}).items()}
-    for name, value in EXPRESSIONS.items():
-        own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
+    own = {name: str(value or "") for name, value in step.get("env", {}).items()}
     command = ["bash", "-e", "-c", step["run"]]
     environment = {**environment, **own}
     folder = folder / step.get("working-directory", ".")
