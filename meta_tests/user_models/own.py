@@ -93,10 +93,3 @@ def sized(batch=8):
     return nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)), torch.randn(
         batch, 16
     )
-
-
-def hostile():
-    model = nn.Sequential()
-    for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):
-        model.add_module(name, nn.Linear(16, 16))
-    return model, torch.randn(8, 16)

@@ -83,7 +83,7 @@ def test_what_is_recomputed_is_executed_and_not_needed(examined):
     "factory",
     [
         *FACTORIES.values(),
-        *("gpt:in_bf16", "own:checkpointed", "own:bag", "own:converted", "own:hostile"),
+        *("gpt:in_bf16", "own:checkpointed", "own:bag", "own:converted"),
     ],
 )
 def test_a_step_that_is_not_run_has_the_figures_of_one_that_is(examined, factory):
