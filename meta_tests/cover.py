@@ -1,6 +1,6 @@
 """Compares what the claims' tests call with what their statements cover.
 
-    python -m meta_tests.cover [--observed] [TOPIC]
+    python -m meta_tests.cover [TOPIC]
 
 Prints each value and each pair of values that test_claims/covers.toml states, and no test tries.
 """
@@ -199,13 +199,8 @@ def main():
     topics = sorted({claim.partition(".")[0] for claim in covers()})
     parser = argparse.ArgumentParser(prog="python -m meta_tests.cover", description=__doc__)
     parser.add_argument("topics", nargs="*", default=topics, metavar="TOPIC")
-    parser.add_argument("--observed", action="store_true", help="print what each claim calls")
     options = parser.parse_args()
-    calls = observe(options.topics)
-    if options.observed:
-        for claim in sorted(calls):
-            print(claim, *sorted({call[0] for call in calls[claim]}))
-    found = all_gaps(options.topics, calls)
+    found = all_gaps(options.topics, observe(options.topics))
     for claim, missing in found.items():
         print(f"{claim}: {', '.join(missing)}")
     return int(bool(found))

@@ -1,9 +1,9 @@
 """Repeats the claims' drawn tests, to find a rare value that breaks what they expect.
 
-    python -m meta_tests.seeds [--seconds S] [TOPIC]
+    python -m meta_tests.seeds [TOPIC]
 
 Properties get the examples of a thorough run. Any other test that draws numbers runs with all its
-seeds moved by 0 to 999, or for S CPU seconds if these end first. Tests of time are left out.
+seeds moved by 0 to 999, or for 3 CPU seconds if these end first. Tests of time are left out.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import torch
 from meta_tests.conftest import ROOT
 
 SEEDS = 1000
+SECONDS = 3.0
 
 
 class Seeds:
     """A pytest plugin that calls a test again and again, and moves its seeds each time."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self):
         self.by = 0
         self.seeded = False
         self.calls = {}
@@ -60,7 +60,7 @@ class Seeds:
             return None
         names = pyfuncitem._fixtureinfo.argnames
         arguments = {name: pyfuncitem.funcargs[name] for name in names}
-        end = time.process_time() + self.seconds
+        end = time.process_time() + SECONDS
         for self.by in range(SEEDS):
             torch.manual_seed(0)
             random.seed(self.by)
@@ -83,9 +83,8 @@ class Seeds:
 def main():
     parser = argparse.ArgumentParser(prog="python -m meta_tests.seeds", description=__doc__)
     parser.add_argument("topics", nargs="*", metavar="TOPIC")
-    parser.add_argument("--seconds", type=float, default=3.0)
     options = parser.parse_args()
-    seeds = Seeds(options.seconds)
+    seeds = Seeds()
     claims = [f"--claim={topic}" for topic in options.topics]
     with pytest.MonkeyPatch.context() as patch:
         seeds.install(patch)

@@ -1,7 +1,7 @@
 """A simulated accelerator to run claims and benchmarks on without a card.
 
     pytest -p meta_tests.card.plugin --device cuda --quick bench/test_matmul.py
-    ... --simulated-card "RTX 4090" --card-share bf16=0.1 --card-share memory=0.8
+    ... --card-share bf16=0.1 --card-share memory=0.8
 
 The second line simulates a degraded card.
 

@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import pytest
 
-from accounting.devices import ACCELERATORS
 from meta_tests.card.api import simulated
 from meta_tests.card.caching import MIB
 from meta_tests.card.card import Card
@@ -32,12 +31,6 @@ _SIMULATED = pytest.StashKey[ExitStack]()
 
 def pytest_addoption(parser):
     group = parser.getgroup("simulated card")
-    group.addoption(
-        "--simulated-card",
-        metavar="LABEL",
-        default="H100 SXM5 80GB",
-        help="its row in the table of peaks",
-    )
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption(
         "--card-share",
@@ -129,14 +122,8 @@ def time_alone(card):
 def pytest_load_initial_conftests(early_config):
     """Before the suite is imported, which takes the host's clock when it is."""
     options = early_config.known_args_namespace
-    # A CUDA card's architecture is its compute capability, such as 9.0.
-    cards = [label for label, row in ACCELERATORS.items() if row.arch.replace(".", "").isdigit()]
-    if options.simulated_card not in cards:
-        raise pytest.UsageError(
-            f"--simulated-card {options.simulated_card}: valid are {', '.join(cards)}"
-        )
     stack = early_config.stash[_SIMULATED] = ExitStack()
-    card = Card(options.simulated_card, options.card_memory * MIB)
+    card = Card(memory_bytes=options.card_memory * MIB)
     for name, share in (each.split("=") for each in options.card_share):
         card.rates.lower(name, float(share))
     early_config.stash[KERNELS] = stack.enter_context(simulated(card))

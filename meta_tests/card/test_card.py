@@ -11,7 +11,6 @@ from meta_tests.card.caching import MIB
 from meta_tests.card.card import SHORTEST_KERNEL_S, Card
 from meta_tests.conftest import ROOT
 from prooflops import timing
-from prooflops_gate.machine import nvml
 from test_claims.oracles.scalars import Operations
 
 # One NVIDIA H200 recorded this with torch 2.11 on 26 November 2026.
@@ -76,26 +75,6 @@ def test_products_take_the_workspaces_that_a_card_took(card):
     out.backward()
     grown = card.memory.requested_bytes - before
     assert grown >= recorded["torch.float32"], "autograd's thread has a handle of its own"
-
-
-def test_nvml_answers_as_on_an_h200():
-    made = Card("H200 SXM 141GB")
-    with simulated(made):
-        lib = nvml.library()
-        recorded = RECORD["nvml"]
-        read = {
-            "max_sm": lib.nvmlDeviceGetMaxClockInfo(None, lib.NVML_CLOCK_SM),
-            "default_limit": lib.nvmlDeviceGetPowerManagementDefaultLimit(None),
-            "limit": lib.nvmlDeviceGetEnforcedPowerLimit(None),
-            "reasons": lib.nvmlDeviceGetCurrentClocksEventReasons(None),
-            "procs": [
-                each.usedGpuMemory for each in lib.nvmlDeviceGetComputeRunningProcesses(None)
-            ],
-            "pcie_maxgen": lib.nvmlDeviceGetMaxPcieLinkGeneration(None),
-            "pcie_maxw": lib.nvmlDeviceGetMaxPcieLinkWidth(None),
-            "remapped": list(lib.nvmlDeviceGetRemappedRows(None)),
-        }
-    assert read == {name: recorded[name] for name in read}
 
 
 def test_int8_is_multiplied_at_full_rate(card):
