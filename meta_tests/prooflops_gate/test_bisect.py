@@ -16,7 +16,6 @@ from meta_tests.prooflops_gate.foreign_repo import (
 )
 from prooflops_gate import cleanup_process
 from prooflops_gate.bisect import checked_good
-from prooflops_gate.child.callgrind import is_usable
 
 WORK = """
 WORST, OTHER = {worst}, {other}  # {commit}
@@ -137,20 +136,3 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits, tmp_path):
     assert worktrees(six_commits) == 1
     left = run_git(six_commits, "for-each-ref", "--format=%(refname)").split()
     assert all(name.startswith("refs/heads/") for name in left), left
-
-
-@pytest.mark.prove
-@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_the_first_commit_that_is_slower_by_instructions_is_named(
-    six_commits,
-):
-    good, *_ = run_git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
-    run_git(six_commits, "reset", "-q", "--hard", good)
-    for number, steps in enumerate([900, 1100, 1100], start=10):
-        (six_commits / "work.py").write_text(WORK.format(worst=900, other=steps, commit=number))
-        commit_all(six_commits, f"Make change {number}")
-    done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
-    assert "takes 2" in done.output
-    assert re.search(
-        r"first slow commit is \w+ \(.*Make change 11\), for test_b.py::test_other:", done.output
-    )
