@@ -2,8 +2,9 @@
 
     python -m meta_tests.mutants --sample 50 --seed TEXT
 
-One run of the rooms' tests finds those that enter a changed function. These run with the change,
-each time in a fork that imports the project anew. `meta_tests.reach` is that first run's plugin.
+One run of the rooms' tests, with the plugin `meta_tests.reach`, finds those that enter a changed
+function. These run with the change, in a fork that imports the project anew. All tests of the room
+run where none enters it.
 
 Mutmut makes the changes, except the kinds that it lacks. Its runner stays unused: it cannot draw
 a sample, changes no constant of a module, and misses what a test starts in another process.
@@ -208,20 +209,14 @@ def entering(copy, mutants):
     return seconds
 
 
-def file_of(test):
-    return test.partition("::")[0]
+def quick_files_first(seconds):
+    def file_of(test):
+        return test.partition("::")[0]
 
-
-def stages(seconds, room):
-    """The tests that enter a function, then others, which may share what those have made.
-
-    The others are in the same files. They are all of the room where no test enters the function.
-    """
-    files = Counter()
+    of_file = Counter()
     for test in seconds:
-        files[file_of(test)] += seconds[test]
-    yield sorted(seconds, key=lambda test: (files[file_of(test)], file_of(test), seconds[test]))
-    yield [*(files or tests_of(room)), *(f"--deselect={test}" for test in seconds)]
+        of_file[file_of(test)] += seconds[test]
+    return sorted(seconds, key=lambda test: (of_file[file_of(test)], file_of(test), seconds[test]))
 
 
 def killer(mutant, time_s, copy, seconds):
@@ -232,15 +227,14 @@ def killer(mutant, time_s, copy, seconds):
     # Compiled files are told apart by whole seconds and sizes, which mutants may share.
     os.utime(file, (time_s, time_s))
     try:
-        for tests in filter(None, stages(seconds, mutant.room)):
-            run = run_tests(copy, "-x", *tests)
-            if run.code not in NOTHING_FAILED:
-                return "".join(FAILURE.findall(run.output)[:1]) or f"exit code {run.code}"
+        run = run_tests(copy, "-x", *(quick_files_first(seconds) or tests_of(mutant.room)))
+        if run.code in NOTHING_FAILED:
+            return ""
+        return "".join(FAILURE.findall(run.output)[:1]) or f"exit code {run.code}"
     except AssertionError:
         return "the process was killed"
     finally:
         file.write_text(code, encoding="utf-8")
-    return ""
 
 
 def table(mutants, survivors):

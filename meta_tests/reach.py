@@ -1,31 +1,50 @@
 """Lists the tests that enter marked functions, in whatever process: a plugin of pytest.
 
-A marked function touches a file of the folder MARKS. What is touched at import is in no test's row.
+A marked function touches a file of the folder MARKS. A fixture's functions are entered by all tests
+that use it, and a cached function is entered again by each test.
 """
 
+import functools
+import gc
 import os
-from collections import Counter
+import time
+from collections import defaultdict
 from pathlib import Path
 
-MARKS = Path(os.environ["MARKS"])
-seconds = Counter()
+import pytest
+
+FOLDER = Path(os.environ["MARKS"])
+by_fixture = defaultdict(set)
+caches = []
 
 
-def entered():
-    marks = [mark for mark in MARKS.iterdir() if mark.name != "tests"]
-    for mark in marks:
-        mark.unlink()
-    return [mark.name for mark in marks]
+def touched():
+    return {file.name for file in FOLDER.iterdir() if file.name.isdigit()}
 
 
-def pytest_runtest_logstart():
-    entered()
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish():
+    own = ("accounting", "bench", "meta_tests", "prooflops")
+    cached = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
+    caches.extend(each for each in cached if each.__module__.startswith(own))
 
 
-def pytest_runtest_logreport(report):
-    seconds[report.nodeid] += report.duration
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    value = yield
+    by_fixture[fixturedef.argname] |= touched()
+    return value
 
 
-def pytest_runtest_logfinish(nodeid):
-    with open(MARKS / "tests", "a", encoding="utf-8") as file:
-        print(nodeid.partition("[")[0], seconds[nodeid], *entered(), file=file)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    for name in touched():
+        (FOLDER / name).unlink()
+    for each in caches:
+        each.cache_clear()
+    start_s = time.perf_counter()
+    yield
+    seconds = time.perf_counter() - start_s
+    numbers = touched().union(*map(by_fixture.__getitem__, item.fixturenames))
+    with open(FOLDER / "tests", "a", encoding="utf-8") as file:
+        print(item.nodeid.partition("[")[0], seconds, *numbers, file=file)
