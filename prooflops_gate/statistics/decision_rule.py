@@ -127,8 +127,8 @@ def smallest_effect(
     on the estimate, together with at least `power`; normal noise. The machine's noise floor is this
     at its own A/A noise.
 
-    >>> [round(smallest_effect(noise, Plan(benchmarks=20)), 3) for noise in (0.02, 0.07)]
-    [0.041, 0.068]
+    >>> [round(smallest_effect(noise, Plan(benchmarks=20)), 3) for noise in (0.02, 0.2)]
+    [0.041, 0.2]
     """
     each = upper_normal_quantile((1 - power) / 3)
 
@@ -136,11 +136,7 @@ def smallest_effect(
         return (upper_normal_quantile(level) + each) * noise / math.sqrt(pairs * EFFICIENCY)
 
     looked = bound(plan.level(len(plan.looks) - 1), plan.looks[-1])
-    repeated = (
-        bound(plan.confirmation_level, plan.confirming_pairs)
-        if plan.confirmation_level < 0.5
-        else 0.0
-    )
+    repeated = bound(plan.confirmation_level, plan.confirming_pairs)
     estimated = math.log1p(min_effect) + bound(0.5, min(plan.looks[-1], plan.confirming_pairs))
     return math.expm1(max(looked, repeated, estimated))
 
