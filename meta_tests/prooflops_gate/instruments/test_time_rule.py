@@ -17,6 +17,7 @@ from prooflops_gate.instruments.time_rule import (
 from prooflops_gate.options import settings
 from prooflops_gate.report.result import Judge
 from prooflops_gate.rows import Row
+from prooflops_gate.statistics.decision_rule import decide
 from prooflops_gate.statistics.effects import paired
 
 times_s = st.floats(1e-6, 1e3)
@@ -110,6 +111,14 @@ def test_the_figures_before_and_after_point_as_the_change_does(pairs):
     assert row.after / row.before == pytest.approx(row.effect.ratio)
 
 
+@pytest.mark.parametrize(("ran_before", "verdict"), [(True, "MISSING"), (False, "NEW")])
+def test_a_benchmark_of_one_side_keeps_its_name_and_its_time(ran_before, verdict):
+    sides = [timed(2.0)], []
+    (row,), _ = look_at({"a": sides if ran_before else sides[::-1]}, TimeRule(plan_for(1)))
+    assert (row.name, row.quantity, row.verdict) == ("a", "time", verdict)
+    assert (row.before, row.after) == ((2.0, None) if ran_before else (None, 2.0))
+
+
 def test_what_waits_for_a_gpus_memory_is_compared_by_its_time():
     rng = np.random.default_rng(3)
     clocks_hz = rng.uniform(1.2e9, 1.98e9, (2, 32))
@@ -117,3 +126,18 @@ def test_what_waits_for_a_gpus_memory_is_compared_by_its_time():
     (row,), _ = look_at({"a": (before, after)}, TimeRule(plan_for(1)))
     assert row.verdict == "SAME"
     assert not row.note
+
+
+@pytest.mark.parametrize(("benchmarks", "fewest"), [(1, 8), (20, 12), (300, 17)])
+def test_a_bounded_number_of_pairs_finds_and_confirms_a_slowdown_in_all_of_them(benchmarks, fewest):
+    """A rank test of few pairs reaches no small level, so the fewest grow with the benchmarks."""
+    free = plan_for(benchmarks)
+    for most in range(1, 70):
+        plan = plan_for(benchmarks, most=most)
+        decision = decide([1.0] * most, [1.1] * most, plan)
+        assert (decision.verdict == "SLOWER") is (most >= fewest), most
+        assert sorted({*plan.looks}) == [*plan.looks]
+        assert plan.confirming_pairs <= free.confirming_pairs
+        assert plan_for(benchmarks, most=most, all_pairs=True).looks[-1] == most
+        if most >= fewest:
+            assert plan.looks[-1] + plan.confirming_pairs == most
