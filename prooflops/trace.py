@@ -47,7 +47,8 @@ if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
 class Operation:
     """One operation that has run, with the tensors that it was given and has made.
 
-    `seconds` are 0 without a clock.
+    `seconds` are 0 without a clock. Views keep in `found` what is true of all operations that are
+    alike in operator, settings and layouts; it is None where those are not compared.
     """
 
     operator: Any
@@ -56,6 +57,7 @@ class Operation:
     out: Any
     phase: int
     seconds: float = 0.0
+    found: dict[str, Any] | None = None
     given: list[Tensor] = field(init=False)
     made: list[Tensor] = field(init=False)
 
@@ -89,7 +91,7 @@ class Trace(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(issubclass(each, NestedTensor) for each in types):
+        if NestedTensor in types:
             # Jagged sequences dispatch the operators of their values.
             return NotImplemented
         if func is torch.ops.prim.device.default:

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,6 +26,8 @@ from prooflops.counted.rules import Rule, nothing, rule_of
 from prooflops.counted.tensors import NotStridedError, bytes_of
 from prooflops.trace import RECOMPUTED, Operation, Trace, tensors_in
 
+# The name of the count of a call among what is found about those that are alike.
+WORK = "work"
 # One complex multiply-add is four real multiplications and four real additions.
 COMPLEX_FACTOR = 4
 
@@ -106,6 +108,17 @@ def uncompiled() -> Iterator[None]:
         yield
 
 
+class _Work(NamedTuple):
+    """The FLOPs and bytes of a call; those of an unknown kind are the number of calls."""
+
+    kind: int
+    moves: bool = False
+    read: int = 0
+    written: int = 0
+    flops: int = 0
+    recomputed: int = 0
+
+
 class Count:
     """A view of a trace: the sums of its FLOPs and bytes, in `work`."""
 
@@ -118,28 +131,37 @@ class Count:
         rule = rule_of(operation.operator)
         if not rule.is_counted:
             return 0
+        found = operation.found
+        work = found.get(WORK) if found else None
+        if work is None:
+            work = self._work(rule, operation)
+            if found is not None and work.kind != UNKNOWN:
+                found[WORK] = work
+        operator, phase = rule.operator, operation.phase
+        if work.moves:
+            self._tally[operator, phase, READ] += work.read
+            self._tally[operator, phase, WRITTEN] += work.written
+        self._tally[operator, phase, work.kind] += work.flops
+        if work.recomputed:
+            self._tally[operator, RECOMPUTED, PRODUCTS] += work.recomputed
+        return work.flops + work.recomputed if work.kind == PRODUCTS else 0
+
+    def _work(self, rule: Rule, operation: Operation) -> _Work:
         args, kwargs, out = operation.args, operation.kwargs, operation.out
         if rule.results:
             kwargs = {name: value for name, value in kwargs.items() if name not in rule.results}
-        place = rule.operator, operation.phase
+        read = written = 0
         if rule.moves:
             try:
                 read, written = _moved_bytes(rule, out, args, kwargs)
             except NotStridedError:
-                if rule.attention or rule.formula is not nothing:
-                    self._tally[(*place, UNKNOWN)] += 1
-                return 0
-            self._tally[(*place, READ)] += read
-            self._tally[(*place, WRITTEN)] += written
+                may_compute = rule.attention or rule.formula is not nothing
+                return _Work(UNKNOWN, flops=int(bool(may_compute)))
         try:
             flops, recomputed = self._flops(rule, out, args, kwargs)
         except UnreadableError:
-            self._tally[(*place, UNKNOWN)] += 1
-            return 0
-        self._tally[(*place, rule.kind)] += flops
-        if recomputed:
-            self._tally[rule.operator, RECOMPUTED, PRODUCTS] += recomputed
-        return flops + recomputed if rule.kind == PRODUCTS else 0
+            return _Work(UNKNOWN, rule.moves, read, written, 1)
+        return _Work(rule.kind, rule.moves, read, written, flops, recomputed)
 
     def _flops(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> tuple[int, int]:
         """The FLOPs of a call, and those of the scores that it computes for the second time."""

@@ -18,8 +18,9 @@ _UNKNOWN = {
 }
 # Tensors that are made of values keep them.
 _KEEP_VALUES = ("aten::lift_fresh", "aten::lift_fresh_copy")
-_SETTINGS = (int, float, complex, bool, str, type(None))
-_TORCH_SETTINGS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_TORCH_SETTINGS = {torch.dtype, torch.device, torch.layout, torch.memory_format}
+_SETTINGS = {int, float, complex, bool, str, type(None), *_TORCH_SETTINGS}
+_LIFT = torch.ops.aten.lift_fresh.default
 
 
 class Layout(NamedTuple):
@@ -34,8 +35,21 @@ class Layout(NamedTuple):
     shared_with: int | None
 
 
+class Operand(NamedTuple):
+    """An output that is an operand, by its place among the tensors of the call."""
+
+    place: int
+
+
+class Known(NamedTuple):
+    """The outputs of a call, and what views found about all calls that are alike."""
+
+    recipe: Any
+    found: dict[str, Any]
+
+
 # All predictions of the process share these; an operator, settings and operands' layouts are a key.
-_RECIPES: dict[tuple[Any, ...], Any] = {}
+_KNOWN: dict[tuple[Any, ...], Known] = {}
 
 
 class KnownOutputs:
@@ -51,40 +65,51 @@ class KnownOutputs:
         # The attributes of a new fake tensor, by its device.
         self._attributes: dict[torch.device, dict[str, Any]] = {}
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The outputs of an operation, which runs only where they are not known."""
-        if func is torch.ops.aten.lift_fresh.default and _is_number(args[0]):
-            return self._with_value(args[0])
+    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any] | None]:
+        """The outputs of an operation, which runs only where they are not known.
+
+        The second value is what was found about all calls that are alike; None if they may differ.
+        """
+        if func is _LIFT and _is_number_or_empty(args[0]):
+            return self._lifted(args[0]), None
         if not _follows_from_layouts(func):
-            return func(*args, **kwargs)
+            return func(*args, **kwargs), None
         tensors: list[FakeTensor] = []
         parts: list[Any] = [func, torch.get_default_dtype(), self._meta_to_torch]
         if not (_describe(args, parts, tensors) and _describe(kwargs, parts, tensors)):
-            return func(*args, **kwargs)
+            return func(*args, **kwargs), None
         key = tuple(parts)
-        if key in _RECIPES:
+        known = _KNOWN.get(key)
+        if known is not None:
             with torch._C._DisableTorchDispatch():
-                return self._made(_RECIPES[key], tensors)
+                return self._made(known.recipe, tensors), known.found
         out = func(*args, **kwargs)
         with suppress(ValueError):
-            _RECIPES[key] = _recipe(out, tensors)
-        return out
+            _KNOWN[key] = Known(_recipe(out, tensors), {})
+        return out, None
 
-    def _with_value(self, number: Tensor) -> FakeTensor:
-        """A fake of a number that the code has made, which it may read."""
+    def _lifted(self, tensor: Tensor) -> FakeTensor:
+        """A fake of what the code has made; a number keeps its value, which the code may read."""
         with torch._C._DisableTorchDispatch():
-            empty = torch.empty_strided((), (), dtype=number.dtype, device="meta")
-            made = self._fake(empty, number.device)
-            made.constant = number.clone()
+            layout = tensor.shape, tensor.stride()
+            made = self._fake(
+                torch.empty_strided(*layout, dtype=tensor.dtype, device="meta"), tensor.device
+            )
+            if tensor.dim():
+                return made
+            made.constant = tensor.clone()
         # An operation that changes it in an unknown way takes the value from it.
         self._mode.fake_tensor_converter.add_constant_storage_mapping(made)
         return made
 
     def _made(self, recipe: Any, tensors: list[FakeTensor]) -> Any:
-        if type(recipe) is int:
-            return tensors[recipe]
-        if type(recipe) is not Layout:
-            return recipe and type(recipe)(self._made(each, tensors) for each in recipe)
+        kind = type(recipe)
+        if kind is Operand:
+            return tensors[recipe.place]
+        if kind in (list, tuple):
+            return kind(self._made(each, tensors) for each in recipe)
+        if kind is not Layout:
+            return recipe
         shape, stride, offset, dtype, device, shared_with = recipe
         empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         if shared_with is not None:
@@ -106,8 +131,9 @@ class KnownOutputs:
         return made
 
 
-def _is_number(tensor: Any) -> bool:
-    return type(tensor) is Tensor and tensor.dim() == 0 and tensor.device.type == "cpu"
+def _is_number_or_empty(tensor: Any) -> bool:
+    is_cpus = type(tensor) is Tensor and tensor.device.type == "cpu"
+    return is_cpus and not (tensor.dim() and tensor.numel())
 
 
 @cache
@@ -124,28 +150,36 @@ def _describe(value: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
         if value.constant is not None or value.layout is not torch.strided:
             return False
         tensors.append(value)
-        key += (value.dtype, value.shape, value.stride(), value.storage_offset())
-        key += (value.fake_device, value.is_conj(), value.is_neg())
+        key += (
+            value.dtype,
+            value.shape,
+            value.stride(),
+            value.storage_offset(),
+            value.fake_device,
+            value.is_conj(),
+            value.is_neg(),
+        )
         return True
     kind = type(value)
     key.append(kind)
-    if kind in _SETTINGS or kind in _TORCH_SETTINGS:
+    if kind in _SETTINGS:
         # 1, 1.0 and True are equal, and of three types.
         key.append(value)
         return True
-    if kind in (list, tuple):
-        key.append(len(value))
-        return all(_describe(each, key, tensors) for each in value)
     if kind is dict:
         key.extend(value)
-        return all(_describe(each, key, tensors) for each in value.values())
-    return False
+        value = value.values()
+    elif kind in (list, tuple):
+        key.append(len(value))
+    else:
+        return False
+    return all(_describe(each, key, tensors) for each in value)
 
 
 def _recipe(out: Any, tensors: list[FakeTensor]) -> Any:
     """The way to make these outputs anew. Raises ValueError if it cannot make all of them."""
-    if out is None:
-        return None
+    if out is None or type(out) is int:
+        return out
     if type(out) in (list, tuple):
         recipe = type(out)(_recipe(each, tensors) for each in out)
         made = [each for each in out if isinstance(each, Tensor)]
@@ -158,7 +192,7 @@ def _recipe(out: Any, tensors: list[FakeTensor]) -> Any:
         raise ValueError
     for place, each in enumerate(tensors):
         if out is each:
-            return place
+            return Operand(place)
     storage = out.untyped_storage()
     keys = [each.untyped_storage()._cdata for each in tensors]
     shared_with = keys.index(storage._cdata) if storage._cdata in keys else None

@@ -60,7 +60,7 @@ def test_what_is_known_of_outputs_and_passes_is_what_running_them_finds(name, de
     step = TrainingStep(net.build, net.batch(), **options)
     found = step.predict()
     monkeypatch.setattr(known_outputs, "_follows_from_layouts", lambda _: False)
-    monkeypatch.setattr(known_outputs, "_is_number", lambda _: False)
+    monkeypatch.setattr(known_outputs, "_is_number_or_empty", lambda _: False)
     monkeypatch.setattr(repetition.Repetition, "is_exact", lambda _: False)
     run = step.predict()
     assert run.phases == found.phases
