@@ -1,7 +1,6 @@
-"""Napkin mathematics of a model of one's own: `python -m examples.napkin`.
+"""Calculates a training run on a napkin: `python -m examples.napkin`.
 
-It is formulas alone, so it takes no time. Change the model, the tokens and the devices; every
-figure follows.
+Only formulas are evaluated. Change the model, the tokens and the devices.
 """
 
 from accounting import activations, devices, memory, models, planning

@@ -1,4 +1,4 @@
-"""A kernel of one's own under this machine's roofs: `python -m examples.own_kernel [cuda]`.
+"""Places your own kernel under this machine's roofs: `python -m examples.own_kernel [cuda]`.
 
 State its FLOPs and bytes, measure it beside the two roofs, and see how far it is from them.
 """
