@@ -42,6 +42,10 @@ def _figures(report):
         rate = row.rate
         if rate and rate[1] == entry["unit"] and abs(rate[0] / value - 1) > SAME_FIGURE:
             yield f"{figure.name} is {value:.3g}, but its row {row.name} has {rate[0]:.3g}"
+        for bench in report.benchmarks:
+            is_rival = bench.is_product and bench.dtype == figure.figure and figure.met is not False
+            if is_rival and bench.arithmetic_rate > (1 + ROUNDING) * value:
+                yield f"{figure.name} is {value:.3g}, but {bench.name} is faster"
 
 
 def _best_rates(report):

@@ -57,7 +57,7 @@ class Floor(NamedTuple):
     """The least acceptable value of a figure; for a time, the greatest.
 
     >>> print(floor_of("A100-SXM4-80GB", "bf16"))
-    at least 73 % of the dense peak; healthy A100 SXM4 80GB: 77 to 87 %
+    at least 73 % of the dense peak; healthy A100 SXM4 80GB reach 77 to 87 %, less 5 %
     >>> print(floor_of("H200", "bf16"))
     at least 63 % of the dense peak, 76 % at the clock that ran; one healthy H200, less 10 %
     >>> print(floor_of("RTX 4090", "copy"))
@@ -93,7 +93,8 @@ class Floor(NamedTuple):
             least += f", {100 * self.at_clock:.2g} % at the clock that ran"
         if self.healthy:
             low, high = (shown(each, self.of).partition(" ")[0] for each in self.healthy)
-            return f"{least}; healthy {self.whose}: {low} to {high} %"
+            less = f"less {100 * (1 - self.limit / self.healthy[0]):.0f} %"
+            return f"{least}; healthy {self.whose} reach {low} to {high} %, {less}"
         if self.source == _TABLE["sources"]["one-h200"]:
             return f"{least}; one healthy H200, less {100 * MARGIN_OF_ONE:.0f} %"
         if self.figure in GROUPS["mfu"] and self.whose:

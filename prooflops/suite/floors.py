@@ -206,7 +206,7 @@ class Floors:
     def why_unknown(self, floor: Floor | None, dtype: str = "") -> str:
         """The reason why a figure cannot be compared."""
         if floor is None:
-            return "no floor is known for this figure on this device"
+            return "no known floor"
         if self.device.type == "cpu" and floor.of == "peak":
             return machine.why_no_running_peak(dtype)
         return f"{NOMINAL[floor.of]} of this device is not on record"

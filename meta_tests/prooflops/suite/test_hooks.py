@@ -56,7 +56,7 @@ def test_skips():
 
 def end_of(run, house):
     """What a run prints from its verdicts on, without the names of this machine."""
-    shown = r"^=+ verdicts =.*^repeat it: [^\n]*\n[^\n]*"
+    shown = r"^=+ verdicts =.*^[^\n]*: pytest [^\n]*\n[^\n]*"
     text = re.search(shown, run.output, re.MULTILINE | re.DOTALL)[0]
     text = re.sub(r"history/[^/]+/\S+", "history/<record>", text)
     text = re.sub(r"^.* · torch .*", "<day, machine, torch>", text, flags=re.MULTILINE)

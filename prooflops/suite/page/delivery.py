@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from accounting.devices.floors import GROUPS, NOMINAL, Floor, compared, shown
 from prooflops.suite.commands import of_tests
-from prooflops.suite.page.measurement import AGAIN, Measurement
+from prooflops.suite.page.measurement import AGAIN, BURSTS, Measurement
+from prooflops.suite.page.tables import best_products
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
 # The name of each figure; what a buyer pays for first, first.
 NAMES = {
+    "memory": "memory bandwidth",
     "bf16": "bf16",
     "fp8_e4m3": "fp8",
     "fp8_e4m3 fast": "fp8, fast sums",
     "fp32": "fp32",
     "tf32": "tf32",
-    "copy": "memory copy",
-    "triad": "memory triad",
     "mfu gpt2-124m": "MFU, GPT-2 124M",
     "mfu llama-1b": "MFU, Llama 1B",
     "mfu transformer": "transformer step",
@@ -33,11 +34,6 @@ NAMES = {
     "fp64": "fp64",
     "int8": "int8",
     "fp16": "fp16",
-    "scale": "memory scale",
-    "add": "memory add",
-    "sum": "memory sum",
-    "dot": "memory dot",
-    "memory": "memory bandwidth",
     "link": "link to the host",
 }
 GROUP_OF = {figure: group for group, figures in GROUPS.items() for figure in figures}
@@ -65,6 +61,7 @@ NOT_COMPARED = "no figure has a known floor"
 LOWER_BOUNDS = "rates are lower bounds"
 GUEST = "another virtual machine"
 REPEAT = "Repeat it"
+STATE_FLOORS = "State a floor (--floor) or a dense peak (--peak), and repeat it"
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,8 @@ class Figure:
     causes: tuple[str, ...] = ()
     # Names the other work that kept the figure from being judged.
     beside: str = ""
+    # The number of rows of which this is the best.
+    rows: int = 1
 
     @property
     def name(self) -> str:
@@ -94,7 +93,8 @@ class Figure:
         """True if it reaches its floor, and less than what healthy devices do."""
         if not self.met or not self.floor or not self.floor.healthy:
             return False
-        return bool(self.entry.get("share", 1.0) < self.floor.healthy[0])
+        # As printed: 74.6 % is "75 %".
+        return bool(round(self.entry.get("share", 1.0), 2) < self.floor.healthy[0])
 
     def as_dict(self) -> dict[str, Any]:
         """The figure for programs: see verdicts.schema.json."""
@@ -109,13 +109,25 @@ class Figure:
 
 
 def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
-    """The figures of a run, the important ones first."""
+    """The figures of a run, the important ones first.
+
+    A product's is that of the fastest product of its dtype, the memory's that of its fastest
+    stream.
+    """
     rows: dict[str, list[Measurement]] = {}
     for bench in benchmarks:
         entry = bench.info.get("delivers") or {}
         if "value" in entry:
-            rows.setdefault(str(entry["figure"]), []).append(bench)
-    found = [_figure(name, group) for name, group in rows.items()]
+            name = str(entry["figure"])
+            name = "memory" if name in GROUPS["memory"] else name
+            rows.setdefault(name, []).append(bench)
+    products = best_products(benchmarks)
+    found = []
+    for name, group in rows.items():
+        steady = [bench for bench in group if bench.info.get("regime") != BURSTS]
+        rivals = steady + ([products[name]] if name in products else [])
+        figure = _figure(name, group, rivals or group)
+        found.append(replace(figure, rows=len(group) if name == "memory" else 1))
     return sorted(found, key=lambda each: [*NAMES, each.figure].index(each.figure))
 
 
@@ -137,15 +149,19 @@ def unmeasured_figures(found: Sequence[Figure], unmeasured: Mapping[str, str]) -
     return missing
 
 
-def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
-    """The figure of the decisive row: one below its floor, else that with the strictest floor."""
-    known = [bench for bench in rows if bench.info["delivers"].get("met") is not None]
-    if not known:
-        best = max(rows, key=lambda bench: bench.info["delivers"]["value"])
-        return _open_figure(name, best)
-    below = [bench for bench in known if not bench.info["delivers"]["met"]]
-    decisive = max(below or known, key=_strictness)
+def _figure(name: str, rows: Sequence[Measurement], rivals: Sequence[Measurement]) -> Figure:
+    """The figure of the best rival, compared with the strictest floor of the rows.
+
+    Where rows are below their floors, it is that of the one with the strictest.
+    """
+    below = [bench for bench in rows if bench.info["delivers"].get("met") is False]
+    decisive = max(below or rows, key=_strictness)
+    best = _at_the_best(decisive, rivals)
+    if not below:
+        decisive = best
     entry = decisive.info["delivers"]
+    if entry.get("met") is None:
+        return _open_figure(name, decisive)
     floor = floor_of_record(entry["floor"])
     text = f"{compared(entry['value'], entry['unit'], entry['share'], floor)} ({floor})"
     found = [str(cause) for bench in below for cause in bench.info["delivers"].get("causes", ())]
@@ -153,7 +169,31 @@ def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
     if below:
         names = ", ".join(bench.name for bench in below)
         text += f"; below in {names}: {', '.join(causes) or NO_CAUSE}"
+        if best.fullname != decisive.fullname:
+            reached = shown(best.info["delivers"]["value"], entry["unit"])
+            causes += (f"yet {best.name} reached {reached}",)
     return Figure(name, not below, text, decisive, floor, causes)
+
+
+def _value(bench: Measurement) -> float:
+    entry = bench.info.get("delivers") or {}
+    return float(entry.get("value") or bench.arithmetic_rate or 0.0)
+
+
+def _at_the_best(decisive: Measurement, rivals: Sequence[Measurement]) -> Measurement:
+    """The best row of a figure, compared with the floor of the decisive row."""
+    entry = decisive.info["delivers"]
+    best = (min if entry["unit"] == "s" else max)(rivals, key=_value)
+    if best is decisive:
+        return decisive
+    at_clock = best.info.get("share_at_clock")
+    again = (best.info.get("delivers") or {}).get("again", False)
+    found = {**entry, "value": _value(best), "share_at_clock": at_clock, "again": again}
+    if "share" in entry:
+        found["share"] = entry["share"] * found["value"] / entry["value"]
+        if floor_of_record(entry["floor"]).is_met(found["share"], at_clock):
+            found["met"] = True
+    return replace(best, info={**best.info, "delivers": found})
 
 
 def _open_figure(name: str, row: Measurement) -> Figure:
@@ -179,7 +219,8 @@ def _strictness(bench: Measurement) -> tuple[float, float]:
     """Orders rows by their floors; of equal floors by what was reached."""
     entry = bench.info["delivers"]
     sign = -1 if entry["unit"] == "s" else 1
-    return sign * entry["floor"]["limit"], sign * entry["value"]
+    limit = sign * entry["floor"]["limit"] if entry.get("floor") else -inf
+    return limit, sign * entry["value"]
 
 
 def floor_of_record(entry: Mapping[str, Any]) -> Floor:
@@ -210,11 +251,13 @@ def next_step(
         return REPEAT, command
     if below:
         return "Measure the figures below their floor again", of_tests(command, arguments, below)
+    if mark is UNKNOWN and 2 * sum(not each.floor for each in found) > len(found):
+        return STATE_FLOORS, command
     if beside:
         where = "on a dedicated machine" if beside.startswith(GUEST) else "without the other work"
         return f"For full rates, repeat it {where}", command
     if found:
-        return "State a floor (--floor) or a dense peak (--peak), and repeat it", command
+        return STATE_FLOORS, command
     return "Run all benchmarks", of_tests(command, arguments, ["bench"])
 
 
@@ -223,36 +266,36 @@ def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
 
     A floor that is reached beside other work is reached without it, so only what falls short stays
     open. Rates of a disturbed run are lower bounds, which the word says. The device delivers only
-    if most of its floors could be judged.
+    if most of its figures could be judged.
 
     >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
     >>> verdict([slow, Figure("fp16", True, "")])[1]
-    'bf16 (throttled: heat); 1 of 2 floors missed'
+    'bf16 (throttled: heat); floor missed by 1 of 2 figures'
     >>> verdict([Figure("fp16", True, "")], "another virtual machine runs")[1]
-    '1 of 1 floor reached; another virtual machine runs: rates are lower bounds'
+    'floor reached by 1 of 1 figure; another virtual machine runs: rates are lower bounds'
     """
     judged = [each for each in found if each.met is not None]
     below = [each for each in judged if not each.met]
     undecided = [each for each in found if each.met is None and each.floor]
-    floors = many(len(judged) + len(undecided), "floor")
+    total = many(len(found), "figure")
     if below:
-        named = [f"{each.name.removeprefix('memory ')} ({why_short(each)})" for each in below]
-        return MISSES, f"{', '.join(named)}; {len(below)} of {floors} missed"
+        named = [f"{each.name} ({why_short(each)})" for each in below]
+        return MISSES, f"{', '.join(named)}; floor missed by {len(below)} of {total}"
     if not judged and not undecided:
         return UNKNOWN, NOT_COMPARED if found else "no benchmark with a floor ran"
     lower = sum(each.is_below_healthy for each in judged)
     without = len(found) - len(judged) - len(undecided)
-    none = f"{floors} could not be judged"
+    reached = f"floor reached by {len(judged)} of {total}"
+    reached += f", {lower} of them below the healthy range" * bool(lower)
     clauses = [
-        f"{len(judged)} of {floors} reached" if judged else none,
-        f"{len(undecided)} could not be judged" * bool(judged and undecided),
-        f"{lower} of them below the healthy range" * bool(lower),
-        f"{many(without, 'figure')} without a known floor" * bool(without),
+        reached * bool(judged),
+        f"{len(undecided)}{'' if judged else f' of {total}'} could not be judged" * bool(undecided),
+        f"{without} without a known floor" * bool(without),
     ]
     seen = disturbance or next((each.beside for each in undecided), "")
     clauses.append(f"{seen}: {LOWER_BOUNDS}" * bool(seen))
     text = "; ".join(filter(None, clauses))
-    if len(undecided) >= len(judged):
+    if 2 * len(judged) <= len(found):
         return UNKNOWN, text
     return REACHES_AT_LEAST if undecided or disturbance else REACHES, text
 
@@ -339,11 +382,12 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     else:
         yield str(floor)
         if figure.is_below_healthy:
-            yield "below the healthy range, but within the margin"
+            yield "below the healthy range"
     if entry.get("clock_mhz"):
         clock = engineering(1e6 * entry["clock_mhz"], "Hz")
         yield f"the dense peak is {engineering(entry['nominal'], 'FLOP/s')} at {clock}"
-    yield f"measured by `{row.name}`"
+    number = f", the fastest of {figure.rows} streams" * (figure.rows > 1)
+    yield f"measured by `{row.name}`{number}"
     if entry.get("again"):
         first = engineering(row.median_s, "s") if entry["unit"] == "s" else row.rate_text
         yield f"{AGAIN}, at first {first}"

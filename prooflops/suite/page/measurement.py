@@ -18,7 +18,8 @@ CONTENDED = "contended"
 # A share that is above 1 by more than rounding.
 EXCEEDS = 1 + 1e-6
 # Families of matrix products.
-PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")
+PRODUCTS = ("matmul", "ceiling", "layer")
+BURSTS = "achievable"
 NOT_KNOWN = "not known"
 AGAIN = "measured again after a pause"
 # The figures that rise with the rate.
@@ -119,8 +120,9 @@ class Measurement:
 
     @property
     def is_product(self) -> bool:
-        """True if it is one matrix product."""
-        return self.family in PRODUCTS and self.arithmetic_rate is not None
+        """True if it is one matrix product, in steady work."""
+        is_one = self.family in PRODUCTS and self.info.get("regime") != BURSTS
+        return is_one and self.arithmetic_rate is not None
 
     @property
     def unsettled(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from prooflops.machine import processor
 from prooflops.reasons import TOO_SLOW
+from prooflops.suite.commands import of_tests
 from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
@@ -20,13 +21,15 @@ from prooflops.suite.page.tables import (
 from prooflops.suite.page.words import words_section
 from prooflops.suite.peaks import DERIVED, listed
 from prooflops_gate.console.tables import binary, engineering, many
-from prooflops_gate.page.section import ABSENT, Headline, Page, Section
+from prooflops_gate.page.section import ABSENT, BAD, OPEN, Headline, Mark, Page, Section
 
 # A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
+MOST_CLAIMS_OF_A_COMMAND = 10
 BARS = (
     "A full bar is the `dense peak`, the vendor's bandwidth, or the value named beside the bar. "
-    "The line marks the `floor`; the band is the range of healthy devices of this kind."
+    "The line marks the `floor`; the band is the healthy range, which healthy devices of this kind "
+    "reach."
 )
 FOOT = (
     "Each claim is settled by at least two of a formula, a count and a measurement. The folder "
@@ -80,6 +83,12 @@ def headline(report: RunReport) -> Headline:
         advice, command = delivery.next_step(
             mark, report.figures, beside, command, report.arguments
         )
+        mark = _with_what_is_red(mark, report)
+    failing = [each.id for each in report.with_verdicts("FAILS") if not each.known]
+    if 0 < len(failing) <= MOST_CLAIMS_OF_A_COMMAND and mark.word != delivery.MISSES.word:
+        advice = "Check the failing claims again"
+        chosen = [f"--claim={claim}" for claim in failing]
+        command = of_tests(report.command, report.arguments, chosen)
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     if machine.get("device") == "cpu":
@@ -87,6 +96,19 @@ def headline(report: RunReport) -> Headline:
         facts += [*processor.described(machine), binary(memory) if memory else ""]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
     return Headline(mark, text, [fact for fact in facts if fact], command, advice)
+
+
+def _with_what_is_red(mark: Mark, report: RunReport) -> Mark:
+    """The machine's verdict, in the colour of the run: what else fails stands behind it."""
+    failing = sum(not each.known for each in report.with_verdicts("FAILS"))
+    benchmarks = [] if mark is delivery.MISSES else report.red_benchmarks
+    red = [f"{many(failing, 'claim')} FAIL{'S' * (failing == 1)}"] * bool(failing)
+    red += [f"{many(len(benchmarks), 'benchmark')} failed"] * bool(benchmarks)
+    red += [f"{many(len(report.errors), 'test')} crashed"] * bool(report.errors)
+    if not red:
+        return mark
+    tone = BAD if failing or benchmarks or mark is delivery.MISSES else OPEN
+    return Mark(f"{mark.word}, and {' and '.join(red)}", tone, "✕" if tone == BAD else "!")
 
 
 def is_of_claims(report: RunReport) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prooflops.suite.page.measurement import NEITHER, Measurement
+from prooflops.suite.page.measurement import BURSTS, NEITHER, Measurement
 from prooflops.suite.page.reread import with_facts_of_conditions
 
 SAME_SHARE_OF_READS = 0.05
@@ -109,6 +109,8 @@ def _compared(
     before = bench.number("ceiling_flop_per_s")
     if not before:
         return bench.info
+    if bench.info.get("regime") == BURSTS:
+        return {**bench.info, "share_of_ceiling": None}
     info = {**bench.info, "ceiling_flop_per_s": ceiling}
     for key in SHARES_OF_CEILING:
         if bench.has(key):

@@ -75,9 +75,17 @@ def _print_claims(
     is_verbose = is_few or terminal.config.get_verbosity() > 0
     shown = [claim for claim in report.claims if is_verbose or claim.verdict in RED]
     longest = max((len(claim.id) for claim in shown), default=0)
+    # One failing test may be of several claims.
+    alike: dict[str, list[str]] = {}
     for claim in shown:
+        alike.setdefault(claim.id if is_verbose else claim.line, []).append(claim.id)
+    for claim in shown:
+        ids = alike.pop(claim.id if is_verbose else claim.line, [])
+        if not ids:
+            continue
         colour = COLOURS[claims.mark_of(claim.verdict).tone]
-        lines = medium.wrapped(f"{claim.id:<{longest}}  {claim.line}", width, "    ")
+        name = f"{claim.id:<{longest}}" if is_verbose else ", ".join(ids)
+        lines = medium.wrapped(f"{name}  {claim.line}", width, "    ")
         if is_few:
             lines = [*listing.entry(claim.id, claim.claim.statement, claim.line, width)]
         for each in lines:

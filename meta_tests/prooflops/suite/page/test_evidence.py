@@ -112,11 +112,11 @@ def test_each_chosen_benchmark_has_a_figure_or_a_reason(kept):
     assert sum(int(row[1]) for row in section.rows[1:]) == len(report.unmeasured) > 0
 
 
-SQUARE = "matmul[bf16-square-8192]"
+SQUARE = "matmul[tf32-square-8192]"
 # A benchmark, what is planted in its figures or in what it delivers, and what the checker says.
 PLANTED = {
-    "below its floor": (SQUARE, {}, {"share": 0.58}, "bf16 is at 58%, below its floor"),
-    "a share of another peak": (SQUARE, {"mfu": 0.74}, {}, "71.4% of its peak, its row 74.0%"),
+    "below its floor": (SQUARE, {}, {"share": 0.4}, "tf32 is at 40%, below its floor"),
+    "a share of another peak": (SQUARE, {"mfu": 0.8}, {}, "74.4% of its peak, its row 80.0%"),
     "a launch with a bandwidth": ("stream[L2-copy]", {"bound": ""}, {}, "takes few launches"),
     "a step above its ceiling": (
         "step[deep-linear-bf16-eager]", {"mfu": 3.24}, {}, "over 100 %: deep-linear-bf16-eager"

@@ -93,7 +93,7 @@ def test_the_page_is_searched_fits_and_is_accessible_and_fetches_nothing(chromiu
     page.on("request", lambda request: fetched.append(request.url))
     page.set_default_timeout(20_000)
     page.goto(file.as_uri())
-    assert page.locator(".bars li").count() == 19
+    assert page.locator(".bars li").count() == 14
     search(page, report)
     for is_open in (False, True):
         page.evaluate(UNFOLD, is_open)
