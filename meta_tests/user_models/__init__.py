@@ -1,1 +1,1 @@
-"""Models as users write them, for `--model meta_tests.user_models.resnet:factory` and the like."""
+"""Models as users write them, for `--model meta_tests.user_models.convnet:factory` and the like."""

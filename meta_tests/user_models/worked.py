@@ -19,22 +19,12 @@ GPT = Transformer(
 )
 GPT_TOKENS = gpt.BATCH * gpt.LENGTH
 
-# Each convolution's positions in 4 images, and its weights (outputs · inputs · kernel).
-RESNET_CONVOLUTIONS = {
-    "conv1": (4 * 16 * 16, 8 * 3 * 9),
-    "layer1.conv1": (4 * 8 * 8, 16 * 8 * 9),
-    "layer1.conv2": (4 * 8 * 8, 16 * 16 * 9),
-    "layer1.downsample": (4 * 8 * 8, 16 * 8),
-    "layer2.conv1": (4 * 4 * 4, 32 * 16 * 9),
-    "layer2.conv2": (4 * 4 * 4, 32 * 32 * 9),
-    "layer2.downsample": (4 * 4 * 4, 32 * 16),
-}
-RESNET_NORMS = 2 * (8 + 3 * 16 + 3 * 32)
-RESNET_CONVOLVED = sum(
-    2 * positions * weights for positions, weights in RESNET_CONVOLUTIONS.values()
-)
-RESNET_WEIGHTS = sum(weights for _, weights in RESNET_CONVOLUTIONS.values())
-RESNET_FIRST_FLOPS = 2 * 4 * 16 * 16 * 8 * 3 * 9
+# The weights of two convolutions (outputs · inputs · kernel), which meet 4 images at each position.
+FIRST_WEIGHTS, SECOND_WEIGHTS = 8 * 3 * 9, 16 * 8 * 9
+CONVOLVED_WEIGHTS = FIRST_WEIGHTS + SECOND_WEIGHTS
+CONVNET_FIRST_FLOPS = 2 * 4 * 16 * 16 * FIRST_WEIGHTS
+CONVOLVED_FLOPS = 2 * 4 * 16 * 16 * CONVOLVED_WEIGHTS
+CONVNET_NORMS = 2 * (8 + 16)
 
 OWN_EXAMPLES, OWN_INPUTS, OWN_OUTPUTS, OWN_IDLE_OUTPUTS = 8, 16, 4, 8
 OWN_FIRST_FLOPS = 2 * OWN_EXAMPLES * OWN_INPUTS * own.WIDTH
@@ -44,24 +34,24 @@ OWN_SQUARE_FLOPS = 2 * OWN_EXAMPLES * own.WIDTH * own.WIDTH
 OWN_PARAMETERS = (16 + 1 + 2 * (32 + 1) + 2 * 32 + 1) * 32 + (32 * 8 + 8) + (32 * 4 + 4)
 
 PARAMETERS = {
-    "resnet": RESNET_WEIGHTS + RESNET_NORMS + 32 * 10 + 10,
+    "convnet": CONVOLVED_WEIGHTS + CONVNET_NORMS + 16 * 10 + 10,
     "gpt": parameter_count(GPT),
     "own": OWN_PARAMETERS,
 }
 TOKENS = {
-    "resnet": (4, "examples"),
+    "convnet": (4, "examples"),
     "gpt": (GPT_TOKENS, "tokens"),
     "own": (OWN_EXAMPLES, "examples"),
 }
 # The shared matrix is used three times, the frozen one once, and each expert by half the examples.
 OWN_SQUARES = 3 + 1 + 1
 FORWARD = {
-    "resnet": RESNET_CONVOLVED + 2 * 4 * 32 * 10,
+    "convnet": CONVOLVED_FLOPS + 2 * 4 * 16 * 10,
     "gpt": forward_flops(GPT, gpt.BATCH, gpt.LENGTH),
     "own": OWN_FIRST_FLOPS + OWN_SQUARES * OWN_SQUARE_FLOPS + OWN_HEAD_FLOPS,
 }
 BACKWARD = {
-    "resnet": 2 * FORWARD["resnet"] - RESNET_FIRST_FLOPS,
+    "convnet": 2 * FORWARD["convnet"] - CONVNET_FIRST_FLOPS,
     "gpt": backward_flops(GPT, gpt.BATCH, gpt.LENGTH),
     "own": 2 * FORWARD["own"] - OWN_FIRST_FLOPS - OWN_SQUARE_FLOPS,
 }
@@ -81,10 +71,10 @@ def both_passes(forward):
 
 # Each reason makes the rule exceed the counted FLOPs by this much, forward and backward.
 PARTS = {
-    "resnet": {
-        flop_difference.CONVOLVED: both_passes(2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
-        flop_difference.ELEMENTWISE: both_passes(2 * 4 * (RESNET_NORMS + 10)),
-        flop_difference.INPUT_GRADIENT: (0, RESNET_FIRST_FLOPS),
+    "convnet": {
+        flop_difference.CONVOLVED: both_passes(2 * 4 * CONVOLVED_WEIGHTS - CONVOLVED_FLOPS),
+        flop_difference.ELEMENTWISE: both_passes(2 * 4 * (CONVNET_NORMS + 10)),
+        flop_difference.INPUT_GRADIENT: (0, CONVNET_FIRST_FLOPS),
     },
     "gpt": {
         flop_difference.LOOKED_UP: both_passes(2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH),
@@ -106,12 +96,12 @@ PARTS = {
 OWN_TRAINED = OWN_PARAMETERS - 33 * 32
 OWN_WITH_GRADIENT = OWN_TRAINED - OWN_IDLE
 STATE_BYTES = {
-    "resnet": 4 * PARAMETERS["resnet"],
+    "convnet": 4 * PARAMETERS["convnet"],
     "gpt": 8 * PARAMETERS["gpt"] + 4 * (2 + gpt.LAYERS * 12 + 2),
     "own": 8 * OWN_WITH_GRADIENT + 4 * 9,
 }
 GRADIENT_BYTES = {
-    "resnet": 4 * PARAMETERS["resnet"],
+    "convnet": 4 * PARAMETERS["convnet"],
     "gpt": 4 * PARAMETERS["gpt"],
     "own": 4 * OWN_WITH_GRADIENT,
 }

@@ -25,7 +25,7 @@ from prooflops.model.flop_difference import ProductsOfParameters
 from prooflops.model.step_memory import HELD, PEAK, measured_steps
 
 FACTORIES = {
-    "resnet": "resnet:factory",
+    "convnet": "convnet:factory",
     "gpt": "gpt:factory",
     "own": "own:Factories.factory",
 }
