@@ -56,7 +56,7 @@ class Precision:
         return Precision(format_.eps / 2, format_.smallest_normal * format_.eps / 2)
 
     def rounding(self, z):
-        return self.unit * z.abs() + self.least
+        return (self.unit * z.abs()).add_(self.least)
 
 
 FP32 = Precision(2.0**-24)
@@ -87,7 +87,16 @@ class RunningError(TorchDispatchMode):
         """The bound of a value's error; 0 for what was given."""
         if not _is_real(x):
             return 0.0
-        return self._errors.get(_place(x), x.new_zeros(()).expand_as(x))
+        bound = self._errors.get(_place(x))
+        return x.new_zeros(()).expand_as(x) if bound is None else bound
+
+    def passed_on(self, x, y):
+        """The bound of a value's error times the magnitude of another value."""
+        return self.of(x) * magnitude(y) if self.errs(x) else 0.0
+
+    def errs(self, x):
+        """True if a value is not exactly one that was given."""
+        return _is_real(x) and _place(x) in self._errors
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -144,7 +153,7 @@ def _negation(errors, _operation, z, x):
 
 @rule_of(aten.add, aten.sub)
 def _addition(errors, _operation, z, x, y):
-    return errors.of(x) + errors.of(y) + errors.rounding(z)
+    return errors.rounding(z).add_(errors.of(x)).add_(errors.of(y))
 
 
 @rule_of(aten.rsub)
@@ -154,8 +163,7 @@ def _subtraction_from(errors, _operation, z, x, _y):
 
 @rule_of(aten.mul)
 def _multiplication(errors, _operation, z, x, y):
-    passed_on = errors.of(x) * magnitude(y) + magnitude(x) * errors.of(y)
-    return passed_on + errors.rounding(z)
+    return errors.rounding(z).add_(errors.passed_on(x, y)).add_(errors.passed_on(y, x))
 
 
 @rule_of(aten.div)
@@ -212,9 +220,13 @@ def _tangent_backward(errors, _operation, z, above, y):
 
 @rule_of(aten.mm, aten.bmm)
 def _product(errors, product, z, a, b):
-    passed_on = product(errors.of(a), b.abs()) + product(a.abs(), errors.of(b))
     units = sum_units(a.shape[-1]) * errors.accumulator_unit + errors.product_error
-    return passed_on + units * product(a.abs(), b.abs()) + errors.rounding(z)
+    bound = product(a.abs(), b.abs()).mul_(units).add_(errors.rounding(z))
+    if errors.errs(a):
+        bound += product(errors.of(a), b.abs())
+    if errors.errs(b):
+        bound += product(a.abs(), errors.of(b))
+    return bound
 
 
 @rule_of(aten.sum, aten.mean)
@@ -257,7 +269,7 @@ def compared(what, got, should, error=0.0):
     precision = Precision.of(got.dtype)
     got = in_fp64(got.detach()).cpu()
     bound = error + precision.rounding(should.abs() + error)
-    units = ((got - should).abs() / bound).nan_to_num(math.inf, math.inf).flatten()
+    units = (got - should).abs_().div_(bound).nan_to_num_(math.inf, math.inf).flatten()
     worst = int(units.argmax())
     values = (x.flatten()[worst].item() for x in (got, should))
     return Comparison(what, units[worst].item(), *values)
