@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from prooflops.timing import alternating, median_interval, one_thread, synchronise
+from prooflops_gate.machine.contention import SHORTEST_S, Watch
 
 CONFIDENCE = 0.992
 FEWEST_PAIRS = 9  # the interval needs 8
@@ -118,9 +119,10 @@ class Speed:
         """Asserts and records that `slow` is `at_least` to `at_most` times slower than `fast`.
 
         Holds if the whole interval lies within the bounds and within `usual`, the ratios that
-        healthy machines showed. Fails if it lies beyond a bound twice in a row, since a busy
-        machine can distort one comparison. With `at_least` 1 it also fails if it ends below 1.05,
-        where the times are equal. Else the claim is not checked.
+        healthy machines showed. Fails if it lies beyond a bound twice in a row beside no other
+        work, which preempts long blocks more often than short ones and so changes the ratio. With
+        `at_least` 1 it also fails if it ends below 1.05, where the times are equal. Else the claim
+        is not checked.
         """
         __tracebackhide__ = True
         absent_below, (low, high) = SAME_TIME if at_least == 1 else at_least, usual
@@ -131,6 +133,8 @@ class Speed:
         def is_beyond(lowest: float, highest: float) -> bool:
             return highest < absent_below or lowest > at_most
 
+        watch = Watch()
+        start = time.perf_counter()
         for _ in range(2):
             ratio = self.ratio(
                 slow, fast, decided=lambda *of: is_within(*of) or is_beyond(*of), **options
@@ -144,6 +148,13 @@ class Speed:
             bounds = f"above {at_least:g}" + (
                 f" and below {at_most:g}" if at_most < math.inf else ""
             )
+            while time.perf_counter() - start < SHORTEST_S:
+                slow()
+            if why := watch.stop()["why"]:
+                pytest.skip(
+                    f"not known: contended, so the ratio may be noise ({why}): {claim}: the ratio "
+                    f"of times is {ratio}, but should be {bounds}"
+                )
             pytest.fail(
                 f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False
             )

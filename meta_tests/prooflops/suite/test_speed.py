@@ -1,6 +1,7 @@
 """A claim about speed has three answers; their interval covers as often as it says."""
 
 import random
+import time
 from itertools import count
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from _pytest.outcomes import Failed, Skipped
 
 from prooflops.suite.speed import Speed
+from prooflops_gate.machine.contention import SHORTEST_S
 
 
 @pytest.fixture
@@ -16,7 +18,20 @@ def recorded():
 
 
 @pytest.fixture
-def assert_slower(monkeypatch, recorded):
+def rivals(monkeypatch):
+    """What competes for the cores, in words; nothing at first."""
+    words = [""]
+
+    class Watched:
+        def stop(self):
+            return {"why": words[-1]}
+
+    monkeypatch.setattr("prooflops.suite.speed.Watch", Watched)
+    return words
+
+
+@pytest.fixture
+def assert_slower(monkeypatch, recorded, rivals):
     """Compares two functions whose times are made up.
 
     `slow()` takes the next of `times`, `fast()` one second.
@@ -49,6 +64,21 @@ def test_a_clear_contradiction_fails_with_the_ratio(assert_slower):
         Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"
     ):
         assert_slower(noisy(0.5, 0.05))
+
+
+@pytest.mark.parametrize("options", [{}, {"at_least": 0.1, "at_most": 0.3}])
+def test_beside_other_work_no_contradiction_is_concluded(assert_slower, rivals, options):
+    rivals.append("other processes kept 1.00 cores busy")
+    with pytest.raises(Skipped, match=r"not known: contended.*noise.*1.00 cores busy.*0.5"):
+        assert_slower(noisy(0.5, 0.05), **options)
+    assert_slower(noisy(1.5, 0.05))
+
+
+def test_a_contradiction_takes_as_long_as_seeing_other_work_does(assert_slower):
+    start = time.perf_counter()
+    with pytest.raises(Failed):
+        assert_slower(noisy(0.5, 0.05))
+    assert time.perf_counter() - start >= SHORTEST_S
 
 
 @pytest.mark.parametrize("centre", [1.0, 1.02, 0.98])
