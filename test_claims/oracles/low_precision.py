@@ -37,9 +37,9 @@ def layers(hidden, layer, function=None):
     return nn.Sequential(*parts)
 
 
-ADAM = partial(torch.optim.Adam, lr=0.01, eps=1e-16)
+ADAM = partial(torch.optim.Adam, lr=0.02, eps=1e-16)
 # Its step is as long as the gradients are large, so that a scale left in them shows.
-SGD = partial(torch.optim.SGD, lr=0.02)
+SGD = partial(torch.optim.SGD, lr=0.04)
 
 
 @cache
@@ -52,7 +52,7 @@ def trained_net(
     function=None,
     scaler=False,
     loss_factor=1.0,
-    steps=60,
+    steps=30,
     seed=0,
     optimize=ADAM,
 ):
