@@ -48,13 +48,13 @@ class _Reads(TorchDispatchMode):
             storage = _storage(tensor)
             if storage not in self._written and storage not in written:
                 self.read.setdefault(storage, tensor)
-        for tensor in (*_tensors(out), *written.values()):
+        for tensor in _tensors(out):
             self._written.setdefault(_storage(tensor), StorageWeakRef(tensor.untyped_storage()))
         self.operators += not getattr(func, "is_view", False)
         return out
 
     @staticmethod
-    def _results_of(func: Any, args: Any, kwargs: Any) -> dict[int, torch.Tensor]:
+    def _results_of(func: Any, args: Any, kwargs: Any) -> set[int]:
         """The arguments that the operator writes without reading: those handed in as `out`."""
         schema = func._schema.arguments
         handed = [(argument, args[place] if place < len(args) else kwargs.get(argument.name))
@@ -62,7 +62,7 @@ class _Reads(TorchDispatchMode):
         outs = [value for argument, value in handed if argument.is_out]
         if func._schema.name == "aten::copy_":
             outs.append(args[0])
-        return {_storage(tensor): tensor for tensor in _tensors(outs)}
+        return {_storage(tensor) for tensor in _tensors(outs)}
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

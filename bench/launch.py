@@ -19,21 +19,18 @@ MOST_ENQUEUED_S = 0.05
 
 
 def figures(
-    function: Callable[[], object], seconds: float, operators: int | None, device: torch.device
+    function: Callable[[], object], seconds: float, operators: int, device: torch.device
 ) -> dict[str, Any]:
     """The share of launches in the time of a function that takes `seconds`.
 
     `launch_share`, `bound` where that is a half, and on an accelerator `enqueue_s`.
 
     On a CPU it is the time of as many empty operators as the function dispatches, over its own
-    time. Without their number there is no figure. On an accelerator it is the host's time to
-    enqueue one call. If that dominates, the device waits for the host between kernels. The function
-    must neither wait for the device nor leave it
+    time. On an accelerator it is the host's time to enqueue one call. If that dominates, the device
+    waits for the host between kernels. The function must neither wait for the device nor leave it
     idle: otherwise the host's time means nothing.
     """
     if device.type == "cpu":
-        if not operators:
-            return {}
         launches_s = operators * empty_operator_s(device, torch.get_num_threads())
         return share_of_launches(launches_s, seconds) | {"operators": operators}
     calls = max(1, min(MOST_ENQUEUED_CALLS, int(MOST_ENQUEUED_S / seconds)))

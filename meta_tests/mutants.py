@@ -44,11 +44,13 @@ ROOMS = (
     "prooflops_gate/rows.py",
     "prooflops_gate/statistics",
 )
+# It writes the claims' pages.
+NEIGHBOURS = ("meta_tests/test_docs.py",)
 LEAST_KILLED = 0.85
 # A test that takes longer hangs; healthy ones take a tenth of it.
 LIMIT = ("-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true")
 OPTIONS = ("-q", "--quick", "--doctest-modules", *LIMIT)
-FAILURE = re.compile(r"^(?:FAILED|ERROR) .*", re.MULTILINE)
+FAILURE = re.compile(r"^(?:FAILED|ERROR|BELOW FLOOR) .*", re.MULTILINE)
 NOTHING_FAILED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 PAGE = ROOT / "docs" / "claims" / "depth.md"
 SECTION = re.compile(r"(?<=<!-- mutants -->\n).*(?=<!-- end of mutants -->)", re.DOTALL)
@@ -195,18 +197,22 @@ def tests_of(room):
 
 
 def entering(copy, mutants):
-    """For each mutant, the seconds of the tests that enter its function."""
+    """For each mutant, the seconds of the tests that enter its function: of its room, or of all."""
     seconds = [Counter() for _ in mutants]
     with tempfile.TemporaryDirectory() as folder:
         mark(copy, mutants, Path(folder))
-        run_tests(copy, "-p", "meta_tests.reach", *chain(*map(tests_of, ROOMS)), MARKS=folder)
+        tests = [*chain(*map(tests_of, ROOMS)), *NEIGHBOURS]
+        run_tests(copy, "-p", "meta_tests.reach", *tests, MARKS=folder)
         rows = (Path(folder) / "tests").read_text(encoding="utf-8").splitlines()
     subprocess.run(["git", "checkout", "-q", "."], cwd=copy, check=True)
     for test, duration, *numbers in map(str.split, rows):
         for number in map(int, numbers):
-            if test.startswith(tests_of(mutants[number].room)):
-                seconds[number][test] += float(duration)
-    return seconds
+            seconds[number][test] += float(duration)
+    for mutant, all_rooms in zip(mutants, seconds, strict=True):
+        own = {
+            test: all_rooms[test] for test in all_rooms if test.startswith(tests_of(mutant.room))
+        }
+        yield own or all_rooms
 
 
 def quick_files_first(seconds):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounting import layers
 from accounting.models import DeepLinear, Transformer, parameter_counts
 from accounting.networks import NORMS
 from bench.models import build
@@ -75,3 +76,25 @@ def built_parts(net):
 def test_parameters_by_part_are_those_of_the_built_net(model):
     formula, built = parameter_counts(model), built_parts(build(model, device="meta"))
     assert formula == built
+
+
+# Sizes of the papers, and the parameters by the formulas of their docstrings.
+WITHOUT_OPTIONS = (
+    (layers.embedding(11, 8), 11 * 8),
+    (layers.head(8, 11), 8 * 11),
+    (layers.attention(8, 4, 3), 2 * 8 * 3 * (4 + 4)),
+    (layers.mlp(8, 32), 2 * 8 * 32),
+    (layers.mixture(8, 32, 4, 2), 8 * 4 + 4 * 2 * 8 * 32),
+    (
+        layers.latent_attention(8, 4, 6, 5, 3, 2, 7),
+        (8 + 1) * 6 + 6 * 4 * (3 + 2) + 8 * (5 + 2) + 5 + 5 * 4 * (3 + 7) + 4 * 7 * 8,
+    ),
+    (DeepLinear(8, 3), 3 * 8**2 + 8),
+    (Transformer(11, 3, 8, 4, 32), 2 * 11 * 8 + 3 * (2 * 8 + 4 * 8**2 + 2 * 8 * 32) + 8),
+)
+
+
+@pytest.mark.parametrize(("parts", "parameters"), WITHOUT_OPTIONS)
+def test_a_layer_without_options_has_no_more_parameters_than_its_paper(parts, parameters):
+    stored = (*parts.linear_maps, *parts.other_parameters)
+    assert sum(each.parameters for each in stored) == parameters

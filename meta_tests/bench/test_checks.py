@@ -11,11 +11,18 @@ from prooflops import counted
 
 def test_what_a_call_reads_is_not_overwritten():
     x, kept = torch.randn(64), torch.arange(64)
-    seen = examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
+    copied, negated = torch.zeros_like(kept), torch.zeros_like(kept)
+
+    def call():
+        written = kept + 1, copied.copy_(kept), torch.neg(kept, out=negated)
+        return x.add_(1), kept, torch.ones(1).expand(8), *written
+
+    seen = examine(call)
     checks.overwrite(seen)
     assert x.isfinite().all()
     assert kept.tolist() == list(range(64))
-    assert (seen.result[2] == torch.iinfo(torch.int64).min).all()
+    for out in seen.result[3:]:
+        assert (out == torch.iinfo(torch.int64).min).all()
 
 
 def not_a_number(case):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from accounting.roofline import Work, matmul_work
-from bench import cache, measuring, timing
+from bench import cache, launch, measuring, timing
 from bench.ceilings import PROBE, REGIMES, Ceilings
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
@@ -123,20 +123,33 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
         measure().work(lambda: a @ b, Work(1, 0), check=lambda _: None)
 
 
-def test_each_call_follows_a_set_up(scripted):
-    clock, call = scripted([0.001])
+def test_launches_take_a_share_in_proportion_to_the_operators():
+    def figures(seconds, operators):
+        return launch.figures(int, seconds, operators, torch.device("cpu"))
+
+    assert figures(1.0, 2000)["launch_share"] == 2 * figures(1.0, 1000)["launch_share"] < 0.5
+    assert figures(1e-9, 1000).items() >= {"launch_share": 1.0, "bound": "launch"}.items()
+    assert "bound" not in figures(1.0, 1000)
+
+
+def call_after_a_set_up(run, call):
     prepared = set()
 
     def function():
         prepared.remove("once")
         call()
 
-    measure(clock).work(
+    run.work(
         function,
         Work(0, 8),
         setup=lambda: prepared.add("once"),
         check=lambda result: None,
     )
+
+
+def test_each_call_follows_a_set_up(scripted):
+    clock, call = scripted([0.001])
+    call_after_a_set_up(measure(clock), call)
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
@@ -194,9 +207,15 @@ def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
     )
     seconds = run.work(case.multiply, case.work, dtype="bf16", launch=False)
     info = run.info
+    assert "launch_share" not in info
     assert info["clock_mhz"] == 1647
     assert info["units_flop_per_s"] == pytest.approx(132 * 4096 * 1647e6, rel=1e-3)
     assert info["share_at_clock"] == case.work.flops / seconds / info["units_flop_per_s"]
+
+
+def test_on_a_card_each_call_follows_a_set_up(card):
+    run = measure(clock(card.device), device=card.device)
+    call_after_a_set_up(run, partial(torch.cuda._sleep, SECOND // 100))
 
 
 def test_the_ceiling_is_at_least_every_product_of_its_run():
