@@ -18,7 +18,7 @@ from prooflops import counted
 from test_claims.oracles import published, tensors
 from test_claims.oracles.kernels import product
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
-from test_claims.strategies import sizes
+from test_claims.strategies import fewer, sizes
 
 H100 = "NVIDIA H100 80GB HBM3"
 # The lecture's: printed with sparsity, halved.
@@ -293,6 +293,7 @@ def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_fi
 
 
 @pytest.mark.claim("napkin.six-across-run")
+@fewer
 @given(net=nets, batches=st.lists(sizes(), min_size=1, max_size=3))
 def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches):
     model = workloads.build(net, device=device)

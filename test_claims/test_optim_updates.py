@@ -151,16 +151,6 @@ def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum):
     assert papers.apart(nesterov, classical) > papers.ROUNDING, "the two updates agree"
 
 
-@pytest.mark.claim("optim.momentum-update")
-@given(task=papers.tasks.filter(lambda task: task.steps > 1), lr=rates, momentum=averages)
-def test_a_step_goes_along_the_buffer(device, task, lr, momentum):
-    paths, states = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum)
-    for (*_, before, after), state in zip(paths, states, strict=True):
-        step = lr * state["momentum_buffer"].cpu().numpy()
-        error = np.abs(after - (before - step)).max() / np.maximum(np.abs(step), 1).max()
-        at_most(error, papers.ROUNDING, "the step beyond the buffer's")
-
-
 @pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
 @given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
 def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):

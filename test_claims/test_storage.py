@@ -269,6 +269,9 @@ def test_reshape_copies_exactly_where_view_raises(device):
             if elements % rows == 0:
                 assert_reshaped(x, (rows, elements // rows))
                 assert_reshaped(x, (elements // rows, 1, rows))
+    for case in covering("storage.reshape-noncontig-always-copies"):
+        x = case.tensor(device)
+        assert_reshaped(x, (x.numel(),))
 
 
 def assert_reshaped(x, shape):

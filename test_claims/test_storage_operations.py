@@ -14,19 +14,6 @@ from test_claims.oracles.tensors import shares_storage
 from test_claims.strategies import TORCH_DTYPES, covering, fewer, sizes
 
 
-@pytest.mark.claim("storage.contiguous-copies", "storage.reshape-noncontig-always-copies")
-def test_copies_of_every_dtype_have_every_value_in_its_place(device):
-    for case in covering("storage.reshape-noncontig-always-copies"):
-        x = case.tensor(device)
-        values = torch.tensor(x.tolist(), dtype=x.dtype)
-        y = x.contiguous()
-        is_copied = not shares_storage(x, y)
-        equal(is_copied, not x.is_contiguous(), "whether contiguous() copies", case=case)
-        ways = {"contiguous": y, "reshape": x.reshape(-1), "flatten": x.flatten()}
-        for way, copy in ways.items():
-            equal(copy.reshape(values.shape), values, way, case=case)
-
-
 @pytest.mark.claim("storage.elementwise-new")
 def test_elementwise_operations_allocate_unless_told_otherwise(device):
     for case in covering("storage.elementwise-new"):
