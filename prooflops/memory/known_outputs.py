@@ -16,8 +16,6 @@ _UNKNOWN = {
     # It changes how its operand lies.
     torch.Tag.inplace_view,
 }
-# Tensors that are made of values keep them.
-_KEEP_VALUES = ("aten::lift_fresh", "aten::lift_fresh_copy")
 _TORCH_SETTINGS = {torch.dtype, torch.device, torch.layout, torch.memory_format}
 _SETTINGS = {int, float, complex, bool, str, type(None), *_TORCH_SETTINGS}
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -141,7 +139,7 @@ def _follows_from_layouts(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims"):
         return False
     writes_out = any(each.is_out for each in func._schema.arguments)
-    return not (_UNKNOWN & {*func.tags} or writes_out or func._schema.name in _KEEP_VALUES)
+    return not (_UNKNOWN & {*func.tags} or writes_out)
 
 
 def _describe(value: Any, key: list[Any], tensors: list[FakeTensor]) -> bool:
@@ -181,14 +179,10 @@ def _recipe(out: Any, tensors: list[FakeTensor]) -> Any:
     if out is None or type(out) is int:
         return out
     if type(out) in (list, tuple):
-        recipe = type(out)(_recipe(each, tensors) for each in out)
-        made = [each for each in out if isinstance(each, Tensor)]
-        if len({each.untyped_storage()._cdata for each in made}) < len(made):
-            raise ValueError
-        return recipe
+        return type(out)(_recipe(each, tensors) for each in out)
     if not isinstance(out, FakeTensor) or out.layout is not torch.strided:
         raise ValueError
-    if out.constant is not None or out.is_conj() or out.is_neg() or out.requires_grad:
+    if out.is_conj() or out.is_neg() or out.requires_grad:
         raise ValueError
     for place, each in enumerate(tensors):
         if out is each:

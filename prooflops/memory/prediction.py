@@ -146,11 +146,6 @@ class PredictedMemory(Phases[PredictedBytes]):
         return highest(segment.reserved_peak_bytes for segment in self._known())
 
     @property
-    def at_peak(self) -> PredictedBytes:
-        """The phase with the highest peak."""
-        return max(self._known(), key=lambda segment: segment.peak_bytes)
-
-    @property
     def unknown(self) -> list[str]:
         """Operators that may raise the peaks on CUDA by an unknown amount."""
         return list(self._ledger.unknown)

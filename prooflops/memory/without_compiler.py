@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +26,12 @@ class _StandIn(ModuleType):
         if name.startswith("__") and not is_import:
             raise AttributeError(name)
         _leave()
-        return getattr(importlib.import_module(self.__name__), name)
+        # The import leaves a cycle with its caller's frame, and so with the tensors in there.
+        gc.freeze()
+        imported = importlib.import_module(self.__name__)
+        gc.collect()
+        gc.unfreeze()
+        return getattr(imported, name)
 
 
 @contextmanager

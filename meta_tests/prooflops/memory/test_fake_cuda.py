@@ -171,6 +171,33 @@ def test_a_loss_peaks_as_the_mean_of_its_terms_and_keeps_their_storage(loss):
     assert guess.peak_bytes == mean.predict(workspaces=False).peak_bytes + kept
 
 
+@pytest.mark.parametrize(
+    ("call", "semaphores_bytes"),
+    [
+        (lambda x: x.sum(0), 8),
+        (lambda x: x.prod(0), 8),
+        (lambda x: x.sum([]), 4),
+        (torch.mean, 4),
+        (torch.amax, 4),
+        (torch.linalg.vector_norm, 4),
+        (lambda x: functional.mse_loss(x, x), 4),
+        (lambda x: functional.smooth_l1_loss(x, x), 4),
+    ],
+)
+def test_a_reduction_stages_its_sums_in_fp32_or_wider(call, semaphores_bytes):
+    staged = {}
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        with predicted_memory("cuda") as held:
+            numbers = torch.empty(2048, 256, dtype=dtype, device="cuda")
+            held.mark("numbers")
+            reduced = call(numbers)
+            held.mark("reduced")
+        assert reduced.dtype == dtype
+        found = held.phases["reduced"].peak_by_class["temporaries"]
+        staged[dtype] = found - semaphores_bytes
+    assert staged[torch.bfloat16] == staged[torch.float32] == staged[torch.float64] // 2 > 0
+
+
 @pytest.mark.parametrize("name", LONG_NETS)
 def test_long_nets_have_the_parameters_and_gradients_of_the_cpu(name):
     net = LONG_NETS[name]

@@ -57,6 +57,29 @@ def test_the_largest_batch_fits_and_its_successor_does_not():
     assert len(told) == len(set(told)) <= 4, f"a batch was predicted twice, or too many: {told}"
 
 
+def test_a_batch_that_is_twice_as_large_requests_what_was_estimated_of_it():
+    """All but statistics of a few KiB."""
+    once, twice = (replace(step_of(batch), device="cuda").predict() for batch in (2, 4))
+    estimated, found = once.requests_if_doubled(), twice.requests()
+    assert estimated.events == found.events
+    pairs = zip(estimated.sizes, found.sizes, strict=True)
+    assert all(abs(guess - size) < 4096 for guess, size in pairs)
+
+
+def test_each_stage_of_zero_shares_one_more_class_of_the_state_among_devices():
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    step = TrainingStep(net, torch.empty(8, 64), torch.mean, optimizer=torch.optim.AdamW)
+    held = step.predict()
+    size = held.phases["second step"].live_by_class
+    # Both updates need as much scratch as state; each step makes the gradients anew.
+    made = [0, 3 * size["optimizer state"], 2 * size["gradients"], size["parameters"]]
+    stages = [held.requests(4, stage).sizes for stage in range(4)]
+    saved = [sum(stages[0]) - sum(each) for each in stages]
+    assert saved == [sum(made[: stage + 1]) * 3 // 4 for stage in range(4)]
+    for each, shard in zip(stages[0], held.requests(3, 3).sizes, strict=True):
+        assert shard in (each, -(-each // 3))
+
+
 class OneAtATime(nn.Module):
     """Holds one large tensor at a time, each too large for the memory of those before."""
 

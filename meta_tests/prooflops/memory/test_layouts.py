@@ -96,13 +96,16 @@ def test_parameters_lie_in_the_report_as_in_the_module(name):
     assert 0 <= report.measured_peak_bytes - report.predicted_peak_bytes <= BOXED_NUMBERS_BYTES
 
 
-def test_what_is_to_be_conjugated_or_negated_stays_so():
+def test_what_is_to_be_conjugated_negated_or_kept_from_training_stays_so():
     conjugated = torch.randn(3, dtype=torch.cfloat).conj()
     negated = conjugated.imag
-    copies = copy_of([conjugated, negated], "cpu")
+    counts = nn.Parameter(torch.arange(3), requires_grad=False)
+    copies = copy_of([conjugated, negated, counts], "cpu")
     assert (copies[0].is_conj(), copies[1].is_neg()) == (True, True)
+    assert isinstance(copies[2], nn.Parameter)
     assert torch.equal(copies[0], conjugated)
     assert torch.equal(copies[1], negated)
+    assert torch.equal(copies[2], counts)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")

@@ -1,7 +1,9 @@
 """Predicted bytes beside measured ones and the formulas, and where prediction ends."""
 
+import sys
 from copy import deepcopy
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -22,7 +24,13 @@ from meta_tests.prooflops.memory.predicting import (
     fewer,
     next_token_loss,
 )
-from prooflops.memory import TrainingStep, known_outputs, predicted_memory, repetition
+from prooflops.memory import (
+    TrainingStep,
+    known_outputs,
+    predicted_memory,
+    repetition,
+    without_compiler,
+)
 from prooflops.timing import one_thread
 
 
@@ -135,6 +143,109 @@ def test_an_operator_of_the_users_is_asked_each_time_and_a_number_keeps_its_valu
         assert [grow(x).numel() for _ in range(3)] == [0, 1, 2]
         x.add(1)
         assert torch.tensor(3).add(1).item() == 4
+
+
+def strided(shape, stride, offset=0, dtype=torch.float32):
+    return torch.zeros(64, dtype=dtype).as_strided(shape, stride, offset)
+
+
+# Operands that differ in one thing.
+OPERANDS = {
+    "rows": lambda: torch.zeros(4, 4),
+    "columns": lambda: strided((4, 4), (1, 4)),
+    "rows from the second on": lambda: strided((4, 4), (4, 1), offset=4),
+    "a row more": lambda: strided((5, 4), (4, 1)),
+    "complex": lambda: strided((4, 4), (4, 1), dtype=torch.cfloat),
+    "conjugated": lambda: strided((4, 4), (4, 1), dtype=torch.cfloat).conj(),
+    "negated": lambda: torch._neg_view(strided((4, 4), (4, 1))),
+    "bools": lambda: strided((4, 4), (4, 1), dtype=torch.bool),
+    "integers": lambda: strided((4, 4), (4, 1), dtype=torch.long),
+}
+# Calls that differ in one argument.
+CALLS = {
+    "plus True": lambda x: x + True,
+    "plus 1": lambda x: x + 1,
+    "plus 1.0": lambda x: x + 1.0,
+    "plus itself": lambda x: x.add_(x),
+    "to half": lambda x: torch.empty_like(x, dtype=torch.half, memory_format=torch.preserve_format),
+    "to half by rows": lambda x: torch.empty_like(
+        x, dtype=torch.half, memory_format=torch.contiguous_format
+    ),
+    "itself transposed": lambda x: x.t(),
+    "from an offset": lambda x: x.as_strided((2, 2), (2, 1), 3),
+    "half of the columns": lambda x: x[:, 2:],
+    "two": lambda x: torch.cat([x, x]),
+    "three": lambda x: torch.cat([x, x, x]),
+    "by rows": lambda x: x[torch.zeros(2, dtype=torch.long)],
+    "by columns": lambda x: x[:, torch.zeros(2, dtype=torch.long)],
+    "sorted": lambda x: x.real.sort(),
+    "others": lambda x: (torch.tensor([1.0, 2.0]), torch.tensor(3.0)),
+    "parts": lambda x: x.split([1, 3], 1),
+}
+
+
+def layouts():
+    """How each output of each call lies, and whether it is or shares the operand."""
+    found = {}
+    for (name, call), (kind, made) in product(CALLS.items(), OPERANDS.items()):
+        x = made()
+        try:
+            out = call(x)
+        except RuntimeError:
+            continue
+        for place, each in enumerate(out if isinstance(out, tuple) else [out]):
+            storage, given = each.untyped_storage(), x.untyped_storage()
+            lies = [each.shape, each.stride(), each.storage_offset(), each.dtype]
+            marks = [each.is_conj(), each.is_neg(), each is x, storage._cdata == given._cdata]
+            found[name, kind, place] = [*lies, *marks, storage.nbytes()]
+    return found
+
+
+class WrittenOnce(dict):
+    """Refuses to learn what it knows."""
+
+    def __setitem__(self, key, value):
+        assert key not in self
+        super().__setitem__(key, value)
+
+
+def test_a_call_has_the_layout_that_torch_gives_it_whatever_was_called_before(monkeypatch, request):
+    known = WrittenOnce()
+    monkeypatch.setattr(known_outputs, "_KNOWN", known)
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    for dtype in [torch.float32, torch.double] * 2:
+        torch.set_default_dtype(dtype)
+        should = layouts()
+        with predicted_memory():
+            assert layouts() == should
+    aten = torch.ops.aten
+    assert {key[0] for key in known} >= {aten.add.Tensor, aten.cat.default, aten.sort.default}
+
+
+COMPILER = """
+import sys
+name = "it"
+
+def keeps_its_frame():
+    frame = sys._getframe()
+
+keeps_its_frame()
+"""
+
+
+def test_an_import_of_the_compiler_within_the_block_keeps_no_tensor(tmp_path, monkeypatch):
+    """As torch.fx does: it left what a checkpoint held to the end of the first prediction."""
+    (tmp_path / "compiler.py").write_text(COMPILER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(without_compiler, "COMPILER", "compiler")
+    with predicted_memory() as held:
+
+        def asks_the_compiler():
+            kept = torch.ones(25)
+            assert sys.modules["compiler"].name == "it", kept
+
+        asks_the_compiler()
+    assert (held.live_bytes, held.peak_bytes) == (0, 100)
 
 
 def test_each_phase_leaves_bytes_of_its_class():
@@ -290,6 +401,7 @@ def test_what_is_not_predicted_is_refused_by_name(name):
 def test_on_the_cpu_a_peak_is_a_lower_bound_and_says_so():
     with predicted_memory("cpu") as held:
         kept = torch.ones(8)
+        assert str(kept.nbytes) not in repr(held)
     assert held.unknown == []
     assert held.is_lower_bound
     assert f"live_bytes={kept.nbytes}, peak_bytes=≥ {kept.nbytes}" in repr(held)

@@ -308,7 +308,7 @@ def run(
     write_pages(file)
     if file.remaining():
         print(file.partial, commands.resuming(file.path), sep="\n", flush=True)
-    elif options.minutes:
+    else:
         print(f"complete: {file.path}", flush=True)
     return code
 
