@@ -2,123 +2,63 @@
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT, child_environment, new_house
-from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.fleet.nodes import read_runs
+from meta_tests.conftest import ROOT, child_environment
 
-# Stands for Slurm's command: runs a task for each of three nodes and returns the last bad code.
-SRUN = """#!/bin/sh
-shift
-worst=0
-for node in n0 n1 n2; do
-    SLURMD_NODENAME=$node SLURM_LOCALID=0 "$@" || worst=$?
-done
-exit $worst
-"""
-# A node's process is killed in its run, or before it.
-DYING = """
-import os, signal
-
-@pytest.mark.claim("demo.holds")
-@pytest.mark.parametrize("n", range(3))
-def test_holds(n):
-    if n and os.environ.get("SLURMD_NODENAME") == "n1":
-        os.kill(os.getppid(), signal.SIGKILL)
-        signal.pause()
-"""
-PYTHON = """#!/bin/sh
-test "$SLURMD_NODENAME" = n2 && kill -KILL $$
-exec {python} "$@"
-"""
-RED_AT_ONCE = """
-import os, time
-
-@pytest.mark.claim("demo.holds")
-def test_holds():
-    is_first = os.environ["GROUP_RANK"] == "0"
-    time.sleep(0 if is_first else 8)
-    assert not is_first
-"""
-BENCHMARK = "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)"
+# Stand for commands of a cluster: `srun` runs a task for each of three nodes and returns the last
+# bad code, and each notes what it is asked for.
+COMMANDS = {
+    "python": 'echo "$PROOFLOPS_HISTORY$MASTER_ADDR $*" >> calls\n'
+    'case "$*" in *$FAILING*) exit 3; esac',
+    "srun": 'shift\nworst=0\nfor node in n0 n1 n2; do SLURMD_NODENAME=$node SLURM_LOCALID=0 "$@" '
+    "|| worst=$?; done\nexit $worst",
+    "torchrun": 'while [ "$1" != sh ]; do shift; done\n"$@"\necho $? > returned',
+}
 
 
 @pytest.fixture
-def clone(tmp_path):
-    """A clone with the launch files, whose `python` is this one."""
-    house = new_house(tmp_path / "clone")
-    house.claim("demo.holds")
-    house.test(BENCHMARK, "bench/test_demo.py")
-    shutil.copytree(ROOT / "docs" / "launch", house.root / "docs" / "launch")
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(PYTHON.format(python=sys.executable))
-    python.chmod(0o755)
-    return house
+def launch(tmp_path):
+    """Runs a launch file in which the calls that match `failing` fail; returns its exit code."""
+    shutil.copytree(ROOT / "docs" / "launch", tmp_path / "docs" / "launch")
+    (tmp_path / "bin").mkdir()
+    for name, script in COMMANDS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def launched(name, *arguments, failing):
+        environment = child_environment(
+            PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            PROOFLOPS_ARGS="--device=cpu -n0",
+            MASTER_ADDR="a job's",
+            SLURM_JOB_ID="1",
+            FAILING=failing,
+        )
+        command = ["sh", f"docs/launch/{name}", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment).returncode
+
+    return launched
 
 
-def environment(clone, **variables):
-    folders = [clone.root.parent / "bin", Path(sys.executable).parent, os.environ["PATH"]]
-    path = os.pathsep.join(map(str, folders))
-    return child_environment(
-        PATH=path, OMP_NUM_THREADS="1", PROOFLOPS_ARGS="--device=cpu -n0", **variables
-    )
+@pytest.mark.parametrize(("failing", "code"), [("n1-0", 3), ("compare", 3), ("nothing", 0)])
+def test_slurm_runs_each_node_apart_and_compares_them_whatever_fails(
+    launch, tmp_path, failing, code
+):
+    assert launch("slurm.sh", failing=failing) == code
+    *nodes, compared = (tmp_path / "calls").read_text().splitlines()
+    for number, call in enumerate(nodes):
+        run = f"records/1/n{number}-0"
+        assert call.startswith(f".prooflops/nodes/n{number}-0 -m prooflops.suite.evidence --quick ")
+        assert call.endswith(f" --device=cpu -n0 --out={run}.jsonl --report={run}")
+        assert (tmp_path / f"{run}.jsonl").exists(), "a node whose run never begins is named"
+    assert number == 2
+    assert compared.endswith(" -m prooflops compare records --report=records/1")
 
 
-@pytest.mark.prove
-def test_slurm_keeps_each_node_though_others_die(clone):
-    clone.test(DYING)
-    srun = clone.root.parent / "bin" / "srun"
-    srun.write_text(SRUN)
-    srun.chmod(0o755)
-    done = subprocess.run(
-        ["sh", "docs/launch/slurm.sh"],
-        cwd=clone.root,
-        env=environment(clone, SLURM_JOB_ID="1"),
-        capture_output=True,
-        text=True,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 128 + signal.SIGKILL, said
-    folder = clone.root / "records" / "1"
-    runs, unreadable = read_runs([str(folder)])
-    assert {run.node: run.partial for run in runs} == {
-        "n0-0": "",
-        "n1-0": "3 of 4 tests not run yet",
-    }, said
-    (never_began,) = unreadable
-    assert "n2-0.jsonl: the run ended before its first test" in never_began
-    assert "2 runs of 2 machines" in said
-    pages = {path.name for path in folder.glob("*.html")}
-    assert pages == {"n0-0.html", "compare.html"}
-    assert "n2-0.jsonl: the run ended" in (folder / "compare.html").read_text()
-
-
-@pytest.mark.prove
-def test_torchrun_keeps_each_node_though_the_first_is_red(clone):
-    clone.test(RED_AT_ONCE)
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    variables = environment(clone, MASTER_PORT=str(port))
-    with ExitStack() as running:
-        nodes = []
-        for rank in "01":
-            line = ["docs/launch/torchrun.sh", "2", "localhost", rank]
-            nodes.append(subprocess.Popen(line, cwd=clone.root, env=variables))
-            running.callback(nodes[-1].terminate)
-        assert [node.wait(timeout=170) for node in nodes] == [1, 0]
-    verdicts = {}
-    for path in clone.root.glob("records/*/*.jsonl"):
-        assert path.with_suffix(".html").exists()
-        (row,) = EvidenceFile(path).rows("verdicts")
-        verdicts[path.parent.name[-1]] = row["verdicts"]["demo.holds"][0]
-    assert verdicts == {"0": "FAILS", "1": "holds"}
+@pytest.mark.parametrize(("failing", "code"), [("evidence", 1), ("nothing", 0)])
+def test_torchrun_sees_no_failure_which_its_launch_file_returns(launch, tmp_path, failing, code):
+    assert launch("torchrun.sh", "2", "localhost", "0", failing=failing) == code
+    assert (tmp_path / "returned").read_text() == "0\n"
+    assert len([*tmp_path.glob("records/*-0/*.jsonl")]) == 1
