@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +59,6 @@ def pytest_benchmark_generate_machine_info():
     return {}
 """
 
-TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node=2 -m pytest".split()
-
 
 @dataclass
 class Job:
@@ -85,10 +80,8 @@ class Job:
         return "\n".join(self.said)
 
 
-def job(folder, planted, select, *, torchrun=False):
-    """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a
-    scheduler would.
-    """
+def job(folder, planted, select):
+    """Two ranks of bench/test_collectives.py on CPUs, whose variables are a scheduler's."""
     (folder / "planted.py").write_text(planted + NO_MACHINE_INFO)
     kept = child_environment(folder, PROOFLOPS_HISTORY=str(folder / "history"), OMP_NUM_THREADS="1")
     line = (
@@ -96,16 +89,6 @@ def job(folder, planted, select, *, torchrun=False):
         f"--report={folder}/report -o cache_dir={folder}/cache "
         f"--junitxml={folder}/junit.xml --benchmark-json={folder}/bench.json"
     )
-    if torchrun:
-        done = subprocess.run(
-            [sys.executable, *TORCHRUN, *shlex.split(line)],
-            cwd=ROOT,
-            env=kept,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return Job([done.returncode], [done.stdout + done.stderr], 0.0, folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         job_of = {
@@ -123,13 +106,10 @@ def job(folder, planted, select, *, torchrun=False):
     )
 
 
-@pytest.fixture(
-    scope="module", params=["a scheduler", pytest.param("torchrun", marks=pytest.mark.prove)]
-)
-def slow(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
     """A job in which rank 1 is slow at its own work."""
-    torchrun = request.param == "torchrun"
-    return job(tmp_path_factory.mktemp("slow"), SLOW_RANK, "4KiB or step", torchrun=torchrun)
+    return job(tmp_path_factory.mktemp("slow"), SLOW_RANK, "4KiB or step")
 
 
 @pytest.fixture(scope="module")
