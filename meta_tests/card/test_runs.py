@@ -96,7 +96,7 @@ def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path):
     run = run_on_card(tmp_path, *shares, square, *ceilings, "bench/test_launch.py")
     assert run.code == 1
     assert re.search(
-        r"^BELOW FLOOR +bf16 .* % of the dense peak, .*; at least 63 % .* by ceiling",
+        r"^BELOW FLOOR +bf16 .* % of the dense peak, .*; floor: at least 63 % .* by ceiling",
         run.output,
         re.MULTILINE,
     )

@@ -447,7 +447,7 @@ def why_no_running_peak(dtype: str) -> str:
         cpu_clock.clock_hz()
     except cpu_clock.NoClock as error:
         return f"the clock of this CPU is not known: {error}"
-    return f"the FLOPs per clock in {dtype} of this CPU's instruction sets are not on record"
+    return f"no known dense peak: this CPU's FLOPs per clock in {dtype} are not on record"
 
 
 def highest_clock_hz(device: torch.device) -> float | None:

@@ -1,20 +1,18 @@
 """Writes `docs/claims` from the registry: pages of topics and sources, and an index.
 
-    python -m prooflops.suite.claim_pages [FOLDER]
-
 A page's links to tests come from a collection of all of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import io
 import os
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,9 +47,14 @@ CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
 Tests = Mapping[str, Iterable[str]]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> None:
     """Writes all pages into the folder. Pages of topics and sources that are gone are removed."""
-    folder = Path(arguments[0]) if arguments else FOLDER
+    parser = argparse.ArgumentParser(
+        "python -m prooflops.suite.claim_pages",
+        description="Writes a page for each topic and source of the claims.",
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help="default: docs/claims")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     written = pages(load_registry(REGISTRY), tests_of_claims())
     for file in folder.glob("*.md"):
@@ -59,7 +62,6 @@ def main(arguments: Sequence[str]) -> int:
             file.unlink()
     for name, lines in written.items():
         write_atomically(folder / name, "\n".join([GENERATED, *lines, ""]))
-    return 0
 
 
 class Collector:
@@ -245,4 +247,4 @@ def of_topic(registry: Registry, topic: str) -> list[Claim]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -10,7 +10,7 @@ import pytest
 from accounting.checks import validated_choice
 
 RUN_GROUP = "prooflops"
-MACHINE_GROUP = "prooflops: floors of this machine"
+MACHINE_GROUP = "prooflops: what is expected of this machine"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -21,7 +21,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("floor", "as --floor, one per line", type="linelist", default=[])
     parser.addini(
         "floor_undecided",
-        "pass or fail: the result of a run in which other work left a stated floor undecided",
+        "pass or fail: the end of a run that could not judge a floor of --floor or --reference",
         default="pass",
     )
 
@@ -57,7 +57,7 @@ def add_run_options(group: pytest.OptionGroup) -> None:
     add("--device", help=where)
     add("--quick", action="store_true", help="run a fifth of the examples, and short benchmarks")
     add("--thorough", action="store_true", help="run ten times the examples, and long benchmarks")
-    only = "run only this claim or topic; repeatable"
+    only = "run only the tests of this claim or topic; repeatable"
     add("--claim", metavar="ID|TOPIC", action="append", default=[], help=only)
     stated = "print the claims with these words, or all claims, and exit"
     add("--claims", metavar="WORDS", nargs="?", const="", help=stated)
@@ -69,13 +69,14 @@ def add_machine_options(group: pytest.OptionGroup) -> None:
     """Adds options that say what is expected of the machine."""
     add = group.addoption
     least = (
-        "least share of the nominal rate, such as bf16=0.7 or memory=0.85; also link=52e9 (bytes "
-        "per second), launch=1e-5 (seconds) and mfu=0.4; repeatable"
+        "fail below this share of the dense peak or the bandwidth, such as bf16=0.7 or "
+        "memory=0.85; also mfu=0.4, link=52e9 (bytes per second) or launch=1e-5 (seconds at most); "
+        "repeatable"
     )
     add("--floor", metavar="FIGURE=VALUE", action="append", default=[], help=least)
-    healthy = "run record of a healthy machine; its figures, less a margin, become the floors"
+    healthy = "run record of a healthy machine: the floors are its figures, less spread and 5 %%"
     add("--reference", metavar="FILE", help=healthy)
     dense = "dense peak of this machine in FLOP/s, such as bf16=989e12; repeatable"
     add("--peak", metavar="DTYPE=FLOP_PER_S", action="append", default=[], help=dense)
-    known = "file of claims that do not fail the run: one id per line, # comments"
+    known = "file of claims that may fail here: one id per line, # comments"
     add("--known-failures", metavar="FILE", help=known)

@@ -307,7 +307,10 @@ def run(
         return code
     write_pages(file)
     if file.remaining():
-        print(file.partial, commands.resuming(file.path), sep="\n", flush=True)
+        # Given the folder, the same command finds the file.
+        is_found = options.out is not None and options.out.is_dir()
+        how = f"to resume: {command}" if is_found else commands.resuming(file.path)
+        print(file.partial, how, sep="\n", flush=True)
     else:
         print(f"complete: {file.path}", flush=True)
     return code

@@ -380,7 +380,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     if floor is None:
         yield figure.text or "no known floor"
     else:
-        yield str(floor)
+        yield f"floor: {floor}"
         if figure.is_below_healthy:
             yield "below the healthy range"
     if entry.get("clock_mhz"):

@@ -82,7 +82,7 @@ def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> 
     for first, *names in groups.values():
         shown = names[:most] + ["..."] * (most is not None and len(names) > most)
         rows.append([first, str(len(names)), ", ".join(shown)])
-    return [["reason (figures of the first)", "number", "benchmarks"], *rows] if rows else []
+    return [["reason (of the first)", "number", "benchmarks"], *rows] if rows else []
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:

@@ -34,7 +34,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     width = medium.width_of(isatty=bool(terminal.isatty))
     for section in (
         page.benchmarks_section(report),
-        Section("benchmarks without a result", unmeasured_table(report.unmeasured, FEW)),
+        Section("benchmarks without a result, and why", unmeasured_table(report.unmeasured, FEW)),
     ):
         if section.rows:
             terminal.section(section.title)
@@ -110,9 +110,9 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 def _places(finished: FinishedRun) -> Iterator[str]:
     """The scope of a partial run, and the paths of report and record."""
     if finished.stopped:
-        yield f"partial run: {finished.stopped}; it replaces no whole report"
+        yield f"partial run: {finished.stopped}"
     elif finished.report.partial and finished.folder:
-        yield f"partial run: {finished.report.partial}; it replaces no whole report"
+        yield f"partial run: {finished.report.partial}"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:
