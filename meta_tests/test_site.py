@@ -29,12 +29,7 @@ def site(tmp_path_factory):
 @pytest.fixture
 def address(site):
     """Where a server shows the site."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *words):
-            pass
-
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

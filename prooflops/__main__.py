@@ -353,7 +353,7 @@ def fitting(
 def of_row(row: FitRow) -> tuple[str, str, dict[str, Any]]:
     """The line of one card."""
     fit = row.fit
-    shown = f"{row.answer}; one sequence reserves {row.reservation}"
+    shown = f"{row.answer}; one sequence reserves {row.reserves} of {row.offers}"
     if fit.unknown:
         shown += f" (workspace not known: {', '.join(fit.unknown)})"
     figures = {

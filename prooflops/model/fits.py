@@ -60,9 +60,9 @@ class FitRow:
         return f"at least {text}" if self.fit.unknown else text
 
     @property
-    def reservation(self) -> str:
-        """The memory that the step reserves, and that the card offers, in words."""
-        return f"{self.reserves} of {with_unit(self.fit.usable_bytes, 'B')}"
+    def offers(self) -> str:
+        """The memory that the card offers, in words."""
+        return with_unit(self.fit.usable_bytes, "B")
 
     @property
     def answer(self) -> str:

@@ -38,8 +38,8 @@ def summary_of(examination: Examination) -> Iterator[str]:
     yield f"peak memory on {examination.user_model.device}: {peak_text(examination.memory)}"
     if fits := examination.fits:
         for row in fits.rows:
-            usable = with_unit(row.fit.usable_bytes, "B")
-            yield f"{row.fit.card}, {usable} usable: a step reserves {row.reserves}: {row.answer}"
+            card = f"{row.fit.card}, {row.offers} usable"
+            yield f"{card}: a step reserves {row.reserves}: {row.answer}"
         yield from (*fits.not_predicted, *fits.notes)
     yield missing_text(examination)
 

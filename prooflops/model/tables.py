@@ -282,9 +282,7 @@ def operators_section(breakdown: Breakdown, *, is_compiled: bool) -> Section:
 def fits_section(fits: Fits) -> Section:
     """A row per card: what it offers, what the step reserves there, and the answer."""
     rows = [["card", "it offers", "step reserves", "does it fit?"]]
-    for row in fits.rows:
-        offered = with_unit(row.fit.usable_bytes, "B")
-        rows.append([row.fit.card, offered, row.reserves, row.answer])
+    rows += [[row.fit.card, row.offers, row.reserves, row.answer] for row in fits.rows]
     remarks = [*fits.not_predicted, *fits.notes]
     if fits.rows:
         remarks.append(
