@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import layers
-from accounting.models import DeepLinear, Transformer, parameter_counts
+from accounting.models import (
+    DeepLinear,
+    Transformer,
+    forward_flops,
+    parameter_counts,
+    recompute_flops,
+    step_flops,
+)
 from accounting.networks import NORMS
 from bench.models import build
 from prooflops import timing
@@ -98,3 +105,13 @@ WITHOUT_OPTIONS = (
 def test_a_layer_without_options_has_no_more_parameters_than_its_paper(parts, parameters):
     stored = (*parts.linear_maps, *parts.other_parameters)
     assert sum(each.parameters for each in stored) == parameters
+
+
+@given(model=st.one_of(transformers(), deep_linears()), every=st.integers(1, 4))
+def test_all_but_the_head_is_recomputed_and_less_where_it_stops_early(model, every):
+    head = sum(maps.product_flops(2, 4) for maps in model.linear_maps if maps.part == "head")
+    whole = recompute_flops(model, 2, 4, every=every)
+    assert whole == forward_flops(model, 2, 4) - head
+    assert recompute_flops(model, 2, 4, every=every, early_stop=True) <= whole
+    step = step_flops(model, 2, 4, checkpoint_every=every)
+    assert step.hardware - step.model == whole

@@ -221,6 +221,19 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch, ranks, chunks)
     equal({"send": max(sent)}, should, "bytes that the busiest rank sends", split=split)
 
 
+EXPERTS = replace(LLAMA, experts=4, active_experts=2)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "context", "pipeline", "expert"])
+def test_micro_batches_divide_what_activations_move(kind):
+    moved = []
+    for micro in (1, 2, 4):
+        split = Parallelism(**{"data": 2, kind: 2}, micro_batches=micro)
+        found = collectives(EXPERTS, split, BATCH, SEQUENCE)
+        moved.append([each.times * each.bytes for each in found if each.kind == kind])
+    assert moved[0] == moved[1] == moved[2] != []
+
+
 def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints():
     # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each
     # of its 2 · 8 ranks; both of a tensor group have the whole shared expert and the maps to rotary

@@ -4,9 +4,19 @@ import pytest
 import torch
 
 from accounting.devices import peak_flop_per_s
-from accounting.models import DeepLinear
+from accounting.models import DeepLinear, Transformer
 from bench.rounds import PACES
-from bench.training import ON_CPU, RECIPES, Step, Workload, usual_recipe, workload
+from bench.training import (
+    ON_CPU,
+    RECIPES,
+    Step,
+    Workload,
+    step_bytes,
+    usual_recipe,
+    workload,
+)
+from prooflops import counted
+from prooflops.memory.allocations import measured_memory
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -38,6 +48,22 @@ def test_a_step_in_micro_batches_is_the_step_of_the_whole_batch():
     first, second = whole(), whole()
     assert second < first
     torch.testing.assert_close([parts(), parts()], [first, second])
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+@pytest.mark.parametrize(
+    "work",
+    [
+        Workload(DeepLinear(64, 3), batch=4),
+        Workload(Transformer(600, 2, 8, 4, 16), batch=64, sequence=8),
+    ],
+)
+def test_a_step_runs_the_flops_of_its_formula_and_two_fit_in_its_bytes(work, every):
+    step = Step(work, "fp32", torch.device("cpu"), checkpoint_every=every)
+    with measured_memory("cpu") as held, counted.flops() as count:
+        step()
+    assert count.step.hardware == work.flops(every).hardware
+    assert held.peak_bytes <= step_bytes(work)
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
