@@ -13,7 +13,7 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.plots import roofline
 from prooflops.suite.page.reconciled import reconciled
-from prooflops.suite.page.run_report import verdicts_json
+from prooflops.suite.page.run_report import RedTest, verdicts_json
 from prooflops.suite.page.tables import (
     best_products,
     memory_stream,
@@ -427,6 +427,31 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
     assert "the slowest core ran at 54% of its speed" in text
     assert "at least 780 TFLOP/s, 79 % of the dense peak, at most 950 TFLOP/s, 96 %" in text
     golden("page_first_screens", text)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "crashed", "word", "tone"),
+    [
+        ("holds", 0, "DELIVERS", "good"),
+        ("FAILS", 0, "DELIVERS, and 1 claim FAILS", "bad"),
+        ("holds", 1, "DELIVERS, and 1 test crashed", "open"),
+        ("FAILS", 1, "DELIVERS, and 1 claim FAILS and 1 test crashed", "bad"),
+    ],
+)
+def test_a_run_that_fails_is_not_green_though_the_machine_delivers(
+    report_of, verdict, crashed, word, tone
+):
+    def changed(name, info, _stats):
+        info["conditions"] = {}
+        if name == PRODUCT:
+            info["delivers"] = HELD
+
+    made = report_of(changed)
+    claims = (replace(made.claims[0], verdict=verdict), *made.claims[1:])
+    errors = (RedTest("test_x.py::test_x", "error", "it crashed"),) * crashed
+    headline = page_of(replace(made, claims=claims, red_tests=errors)).headline
+    assert (headline.mark.word, headline.mark.tone) == (word, tone)
+    assert headline.command.endswith(f"--claim={claims[0].id}") is (verdict == "FAILS")
 
 
 def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
