@@ -34,6 +34,4 @@ def _summary(registry: Registry, words: str, found: int) -> str:
         return f"{of_all}; docs/claims lists them with their sources and tests"
     if found:
         return f"{found} of {of_all} with {words!r}; run them with --claim=ID"
-    near = registry.near_words(words)
-    hint = f"; near words: {', '.join(near)}" if near else ""
-    return f"none of {of_all} has {words!r}{hint}"
+    return f"none of {of_all} has {words!r}"

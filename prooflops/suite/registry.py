@@ -198,16 +198,10 @@ class Registry:
         """The claims whose rows have each word of `text`."""
         return [claim for claim in self.claims.values() if claim.has_words(text)]
 
-    def near_words(self, text: str) -> list[str]:
-        """Words of the registry that are spelt almost as one of `text`."""
-        known = {word.strip("().;:?!\"'") for each in self.claims.values() for word in each.words}
-        return [near for word in searched(text) for near in get_close_matches(word, sorted(known))]
-
     def _unknown(self, word: str) -> ValueError:
         """Says that --claim names neither a claim nor a topic, and which claims have the word."""
         found = [claim.id for claim in self.with_words(word)] if word.strip() else []
         near = get_close_matches(word, [*self.topics, *self.claims], n=1)
-        near = near or ([] if found else self.near_words(word))
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         if found:
             more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from accounting.devices import cpu_flops_per_cycle
 from prooflops.reasons import NO_BANDWIDTH
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import RunReport
-from prooflops.suite.page.tables import best_products
 from prooflops_gate.console.tables import many
 
-NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
 USUAL_FLAGS = {
@@ -25,34 +22,10 @@ USUAL_FLAGS = {
 def unusual(report: RunReport) -> list[str]:
     """Warnings about this machine and run that affect the figures; empty if all is normal."""
     return [
-        *_slow_dtypes(report),
         *_disturbed(report.benchmarks),
         *_bandwidth(report),
         *_settings(report),
     ]
-
-
-def _slow_dtypes(report: RunReport) -> Iterable[str]:
-    """Dtypes multiplied slower than wider ones whose peak is lower."""
-    best = best_products(report.benchmarks)
-    peaks = _peaks(report, best)
-    for narrow, wide in NARROWER.items():
-        is_faster_on_paper = peaks.get(narrow, 0.0) > peaks.get(wide, 0.0) > 0
-        if not is_faster_on_paper or not {narrow, wide} <= best.keys():
-            continue
-        pair = best[narrow], best[wide]
-        ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-        if ratio < 1 and not any(each.is_wide for each in pair):
-            contended = " (contended)" if any(each.unsettled for each in pair) else ""
-            times = f"{ratio:.2g} times the rate{contended}"
-            yield f"{narrow} products are slower than {wide} products: {times}"
-
-
-def _peaks(report: RunReport, best: Mapping[str, Measurement]) -> Mapping[str, float]:
-    """The peak by dtype; of a CPU the FLOPs per cycle of its instruction sets."""
-    if report.machine.get("device") == "cpu":
-        return cpu_flops_per_cycle(report.machine.get("isa") or ())
-    return {dtype: bench.number("peak_flop_per_s") for dtype, bench in best.items()}
 
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:

@@ -126,19 +126,8 @@ def claims_sentence(report: RunReport) -> list[str]:
 
 
 def _lead(report: RunReport) -> list[str]:
-    """The claims in a sentence, what was stated and stays open, then what is red."""
-    lines = [*claims_sentence(report), *measured(report), *undecided(report)]
-    failing = report.with_verdicts("FAILS")
-    if failing:
-        named = ", ".join(f"`{each.id}`" for each in failing)
-        lines.append(f"FAILS here: {named}.")
-    if report.red_benchmarks:
-        names = [each.test.rpartition("::")[2] for each in report.red_benchmarks]
-        lines.append(f"Failing benchmarks: {', '.join(f'`{name}`' for name in names)}.")
-    if report.errors:
-        number = many(len(report.errors), "test")
-        lines.append(f"Errors of the suite, not of this machine: {number}.")
-    return lines
+    """The claims in a sentence, then what was stated and stays open."""
+    return [*claims_sentence(report), *measured(report), *undecided(report)]
 
 
 def measured(report: RunReport) -> list[str]:

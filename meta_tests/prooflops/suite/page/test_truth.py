@@ -152,28 +152,6 @@ def level(name, bytes_per_s):
     return {"memory_level": name, "bytes_per_s": bytes_per_s}
 
 
-@pytest.mark.parametrize(
-    ("rate", "peak", "iqr_s", "said"),
-    [
-        (0.8e12, 2e12, 0.0, "fp32 products are slower than fp64 products: 0.8 times"),
-        (0.8e12, 1e12, 0.0, ""),
-        (0.8e12, 0.0, 0.0, ""),
-        (1.2e12, 2e12, 0.0, ""),
-        (0.8e12, 2e12, 0.3, ""),
-    ],
-)
-def test_a_dtype_is_slow_where_its_peak_is_higher(report, rate, peak, iqr_s, said):
-    def product(dtype, rate, peak):
-        info = {"dtype": dtype, "flop_per_s": rate, "peak_flop_per_s": peak}
-        return Measurement(f"matmul[{dtype}]", dtype, 1.0, iqr_s, info)
-
-    benchmarks = (product("fp32", rate, peak), product("fp64", 1e12, 1e12))
-    machine = {**report.machine, "device": "cuda"}
-    found = unusual(replace(report, machine=machine, benchmarks=benchmarks))
-    about = [line for line in found if "fp64" in line]
-    assert [line.startswith(said) for line in about] == [True] * bool(said)
-
-
 FLOOR = floor_of("H100 SXM", "bf16")
 REACHED = Figure("bf16", True, "", floor=FLOOR)
 MISSED = Figure("bf16", False, "", floor=FLOOR)
