@@ -175,7 +175,7 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
     """Builds the architecture that the config names, or else the one of the first known task."""
     for architecture in values.get("architectures") or ():
         own: Any = getattr(transformers, str(architecture), None)
-        if own is not None and getattr(own, "config_class", None) is type(config):
+        if getattr(own, "config_class", None) is type(config):
             return own._from_config  # type: ignore[no-any-return]
     tasks = list(TASKS)
     if getattr(config, "is_encoder_decoder", False):

@@ -230,8 +230,6 @@ def _fills_its_storage(tensor: Tensor) -> bool:
 
 def _bytes_of(filling: Tensor) -> Tensor:
     """The bytes of a tensor that fills its storage."""
-    if filling.dtype == torch.uint8 and filling.is_contiguous():
-        return filling.view(-1)
     return filling.as_strided((filling.numel(),), (1,)).view(torch.uint8)
 
 

@@ -40,10 +40,10 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
 
     Some clusters set RANK and WORLD_SIZE in every shell. Raises ValueError for invalid values.
 
-    >>> ranks = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    >>> ranks = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
     >>> variables = {**ranks, "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
     >>> job_rank(variables), job_rank({"RANK": "3", "WORLD_SIZE": "4"})
-    (JobRank(rank=3, size=4, local_rank=1), None)
+    (JobRank(rank=3, size=4, local_rank=0), None)
     """
     environment = os.environ if environment is None else environment
     if any(name not in environment for name in VARIABLES):
@@ -216,7 +216,7 @@ def is_communication_error(error: BaseException | None) -> bool:
 
     >>> is_communication_error(RuntimeError("[gloo/pair.cc:553] Connection closed by peer"))
     True
-    >>> is_communication_error(ValueError("3"))
+    >>> is_communication_error(ValueError("Timed out"))
     False
     """
     found = type(error).__name__.startswith("Dist") or any(

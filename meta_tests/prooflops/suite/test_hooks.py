@@ -236,6 +236,9 @@ PART_LINES = {
     "test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
     "one file": "--report one_file test_claims/test_demo.py",
+    "chosen": "--report chosen --claim demo.two-files --claim demo.before",
+    "uncollected": "--report uncollected --continue-on-collection-errors "
+    "test_claims/test_demo.py test_claims/test_broken.py",
     "interrupted": "--report reports test_claims/test_stops.py",
 }
 
@@ -251,6 +254,7 @@ def part_house(tmp_path_factory):
         '@pytest.mark.claim("demo.two-files")\ndef test_third(): ...', "test_claims/test_other.py"
     )
     house.test(STOPS, "test_claims/test_stops.py")
+    house.test("import nothing_of_this_name", "test_claims/test_broken.py")
     lines = {key: f"-p no:cacheprovider --device cpu {line}" for key, line in PART_LINES.items()}
     runs = run_pytest_for_each(house.root, lines.values())
     return house, {key: runs[line] for key, line in lines.items()}
@@ -275,6 +279,15 @@ def test_a_claim_has_no_verdict_by_a_part_of_its_tests(part_house, run, answer):
     _, runs = part_house
     assert answer in runs[run].output.splitlines()
     assert "not checked" not in runs[run].output
+
+
+def test_a_file_that_cannot_be_collected_is_red_beside_what_ran(part_house):
+    house, runs = part_house
+    run = runs["uncollected"]
+    assert run.code == 1, run.output
+    content = json.loads((house.root / "uncollected/partial/verdicts.json").read_text())
+    assert [row["test"] for row in content["red_tests"]] == ["test_claims/test_broken.py"]
+    assert content["counts"]["holds"] == 1
 
 
 def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(part_house, golden):

@@ -24,6 +24,7 @@ from prooflops.suite.evidence.__main__ import (
     KEPT_RUNS,
     is_left_to_pytest,
     remove_old_runs,
+    unfinished_in,
     words_for_workers,
 )
 from prooflops.suite.evidence.file import EvidenceFile, Rows, shortened
@@ -117,6 +118,16 @@ def story(request, tmp_path_factory):
     return Story(
         EvidenceFile(last), clones[1], request.param, killed.path, lines, process.returncode, output
     )
+
+
+def test_the_newest_unfinished_run_of_these_arguments_is_resumed(tmp_path):
+    runs = {"1": ["-x"], "2": ["-x"], "3": [], "4": ["-x"]}
+    for name, arguments in runs.items():
+        file = EvidenceFile(tmp_path / f"{name}.jsonl")
+        file.append("plan", tests={"a": []}, arguments=arguments)
+    file.end_without_report("a", "passed", "")
+    found = [unfinished_in(tmp_path, arguments) for arguments in ([], ["-x"], ["-k"])]
+    assert [file and file.path.stem for file in found] == ["3", "2", None]
 
 
 def test_a_kill_loses_nothing_but_the_running_test(story):
