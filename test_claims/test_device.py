@@ -95,19 +95,14 @@ def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
         module.register_buffer("x", home)
         forms = {
             ".to(device)": home.to(there),
-            ".to(str)": home.to(str(there)),
             ".to(device, dtype)": home.bool().to(there, dtype),
-            ".to(device=, dtype=)": home.to(device=there, dtype=dtype),
-            ".to(another tensor)": home.bool().to(made),
             "a module's .to": module.to(there).x,
             "device=": made,
         }
         for form, x in forms.items():
             got = x.device, x.dtype, tuple(x.shape)
             equal(got, (there, dtype, shape), form)
-            again = [x.to(there), x.to(there, dtype), x.to(x), x.to(there, non_blocking=True)]
-            again += [x.cpu()] if there == CPU else []
-            assert all(each is x for each in again), f"{form}, moved again, is another tensor"
+            assert x.to(there, dtype) is x, f"{form}, moved again, is another tensor"
         assert module.to(there).x is module.x, "a module moved again holds another tensor"
 
 

@@ -63,47 +63,6 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     assert unseeded != torch.rand(4, device=device).tolist(), "two streams without a seed are alike"
 
 
-def chances(device):
-    return torch.full((5000,), 0.5, device=device)
-
-
-# Each takes a device, and may take a generator.
-DRAWS = {
-    "two of rand": partial(torch.rand, 2),
-    "randn": partial(torch.randn, 5000),
-    "randperm": partial(torch.randperm, 5000),
-    "randint": partial(torch.randint, 2**30, (500,)),
-    "bernoulli": lambda device, **own: torch.bernoulli(chances(device), **own),
-    "multinomial": lambda device, **own: torch.multinomial(chances(device), 50, **own),
-    "normal_": lambda device, **own: chances(device).normal_(**own),
-    "uniform_": lambda device, **own: chances(device).uniform_(**own),
-}
-
-
-@pytest.mark.claim("rand.fixed-seed")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
-    shape = 3, 180, 150
-    options = {"device": device, "dtype": dtype}
-    ones = torch.ones(shape, **options)
-
-    def drawn():
-        torch.manual_seed(7)
-        results = {name: draw(device=device) for name, draw in DRAWS.items()}
-        return results | {
-            "rand": torch.rand(shape, **options),
-            "randn": torch.randn(shape, **options),
-            "dropout": nn.functional.dropout(ones, 0.3),
-            "shuffle": torch.cat([*DataLoader(range(100), 10, shuffle=True)]),
-            "nn.init.normal_": nn.init.normal_(torch.empty(shape, **options)),
-            "exponential_": ones.clone().exponential_(),
-        }
-
-    first = drawn()
-    for name, again in drawn().items():
-        equal(again, first[name], f"what {name} draws")
-
-
 @pytest.mark.claim("rand.fixed-seed")
 @pytest.mark.parametrize("layer", ["embedding", "convolution", "attention", "norm"])
 def test_on_a_cpu_a_layers_gradients_repeat_bit_for_bit(layer):
@@ -235,6 +194,23 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     torch.cuda.manual_seed_all(seed)
     equal(drawn(), by_torch, "streams by both seeds")
     equal(by_torch, by_torch[:1] * len(gpus), "streams of the GPUs")
+
+
+def chances(device):
+    return torch.full((5000,), 0.5, device=device)
+
+
+# Each takes a device, and may take a generator.
+DRAWS = {
+    "two of rand": partial(torch.rand, 2),
+    "randn": partial(torch.randn, 5000),
+    "randperm": partial(torch.randperm, 5000),
+    "randint": partial(torch.randint, 2**30, (500,)),
+    "bernoulli": lambda device, **own: torch.bernoulli(chances(device), **own),
+    "multinomial": lambda device, **own: torch.multinomial(chances(device), 50, **own),
+    "normal_": lambda device, **own: chances(device).normal_(**own),
+    "uniform_": lambda device, **own: chances(device).uniform_(**own),
+}
 
 
 @pytest.mark.claim("rand.separate-seeds")
