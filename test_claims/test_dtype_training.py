@@ -169,7 +169,12 @@ def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
 @pytest.mark.claim("dtype.bf16-sweet-spot")
 @pytest.mark.parametrize(
     "layer",
-    [torch.nn.Linear(3, 3), torch.nn.Conv1d(3, 3, 1), torch.nn.LayerNorm(3)],
+    [
+        *(torch.nn.Linear(3, 3), torch.nn.Conv1d(3, 3, 1), torch.nn.LayerNorm(3)),
+        *(torch.nn.RMSNorm(3), torch.nn.GroupNorm(1, 3), torch.nn.PReLU()),
+        *(torch.nn.LogSoftmax(-1), torch.nn.Softmax(-1), torch.nn.LogSigmoid()),
+        *(torch.nn.GELU(), torch.nn.SiLU(), torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.ELU()),
+    ],
     ids=lambda layer: type(layer).__name__,
 )
 def test_gradients_of_a_billionth_reach_weights_biases_and_inputs_in_bf16_alone(device, layer):

@@ -254,6 +254,15 @@ def check_rounding(row, device=CPU):
     should = cast(probes, dtype, device)
     equal_numbers(rounded(row, probes, policy), should, f"{row.name} ({policy})", probes)
 
+    # A finer format holds each value, and midpoints and neighbours rounded to it.
+    for finer in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        if torch.finfo(finer).eps < torch.finfo(dtype).eps:
+            held = probes.to(finer).float()
+            held = held[held.isfinite()]
+            should = rounded(row, held, policy)
+            got = cast(held.to(finer), dtype, device)
+            equal_numbers(got, should, f"{row.name} of {finer}", held)
+
 
 def check_published(row):
     """Our derived constants against the published ones."""
