@@ -3,6 +3,7 @@
 import itertools
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
 import einops
@@ -226,12 +227,34 @@ def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
     return x / 2
 
 
+class Refusing(type):
+    def __instancecheck__(cls, _value):
+        return False
+
+
+class OtherShape(metaclass=Refusing):
+    """As jaxtyping's classes are of which no given tensor is an instance."""
+
+
+class Halving(torch.nn.Module):
+    def forward(self, x: OtherShape) -> OtherShape:
+        return x / 2
+
+
+@dataclass
+class Half:
+    x: OtherShape
+
+
 @pytest.mark.claim("matmul.jaxtyping-unenforced")
 @given(shape=shapes((0, 3)))
 def test_an_annotated_shape_is_documentation_that_python_does_not_enforce(device, shape):
     hints = get_type_hints(halved, include_extras=True)
     equal(hints["x"].__metadata__, ("batch 4",), "the annotation")
-    equal(halved(torch.ones(shape, device=device)).shape, shape, "the shape")
+    x = torch.ones(shape, device=device)
+    half = torch.no_grad()(Halving.forward)
+    for result in (halved(x), Halving()(x), half(None, x), Half(x).x):
+        equal(result.shape, shape, "the shape")
 
 
 @pytest.mark.claim("matmul.jaxtyping-unenforced")
