@@ -24,6 +24,8 @@ from torch.utils import data
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from accounting import devices, memory, models, roofline, units
+from accounting.parts import AttentionLayers, Parts
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.messages import equal
 from test_claims.oracles.tensors import layout_of, shares_storage
@@ -41,7 +43,10 @@ EDGES = (*NUMBERS, -2, -0.0, math.inf, -math.inf, math.nan, 2.0**-130, 2.0**-20)
 LIBRARIES = {
     "F": functional,
     "schedules": lr_scheduler,
-    **{each.__name__.rpartition(".")[2]: each for each in (optim, data)},
+    **{
+        each.__name__.rpartition(".")[2]: each
+        for each in (optim, data, devices, memory, models, roofline, units)
+    },
     **{each.__name__: each for each in (collections, copy, functools, random)},
     "checkpoint": checkpoint,
     "checkpoint_sequential": checkpoint_sequential,
@@ -242,6 +247,23 @@ def held(module, _=None):
     return module.p.requires_grad, type(module.p) is nn.Parameter, module.p.detach()
 
 
+def graded(loss, leaf, backward=torch.Tensor.backward):
+    """The gradient that a backward pass leaves, taken off again."""
+    backward(loss)
+    gradient, leaf.grad = leaf.grad, None
+    return gradient
+
+
+def loaded(module):
+    """Such a state as a file has that was loaded to the CPU."""
+    return {name: torch.ones_like(x, device="cpu") for name, x in module.state_dict().items()}
+
+
+def windowed(window):
+    """A model of one attention, whose tokens see so many, or all (0)."""
+    return Parts(attentions=(AttentionLayers("attention", 4, 8, window=window),))
+
+
 def rows_of(group):
     """The lists of ways of a group."""
     yield from group.get("rows", [])
@@ -366,6 +388,7 @@ def assert_one(row, group, case):
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*non-meta parameter:UserWarning")
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize(
     "name",
