@@ -13,7 +13,6 @@ from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
     benchmark_table,
-    rates_table,
     step_remarks,
     steps_table,
     unmeasured_table,
@@ -56,7 +55,6 @@ def page_of(report: RunReport) -> Page:
             *claims.red_sections(report),
             Section("Unusual about this machine", remarks=highlights.unusual(report),
                     anchor="unusual", absent="Nothing."),
-            rates_section(report),
             Section("Training steps", steps_table(report.benchmarks),
                     [*step_remarks(report.benchmarks)], anchor="steps", absent=ABSENT),
             Section("Plots", parts=plots_of(report), anchor="plots", is_folded=False,
@@ -157,11 +155,6 @@ def delivery_section(report: RunReport) -> Section:
         anchor="delivers",
         absent="No benchmark with a floor ran.",
     )
-
-
-def rates_section(report: RunReport) -> Section:
-    rows = rates_table(report.benchmarks, report.peaks)
-    return Section("Best rate of each dtype", rows, anchor="rates", absent=ABSENT)
 
 
 def benchmarks_section(report: RunReport) -> Section:

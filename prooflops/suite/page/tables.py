@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from prooflops.suite.page.measurement import AGAIN, CONTENDED, NOT_KNOWN, Measurement
+from prooflops.suite.page.measurement import CONTENDED, NOT_KNOWN, Measurement
 from prooflops.suite.peaks import published_mfu_text, share_of_peak
 from prooflops_gate.console.tables import engineering, share
 
@@ -18,7 +18,6 @@ PLACED = (
     "flop_per_s",
     "ridge",
 )
-RATES_HEAD = ["dtype", "rate", "of dense peak", "benchmark", "spread"]
 BENCHMARKS_HEAD = [
     "benchmark",
     "median",
@@ -108,19 +107,6 @@ def best_products(benchmarks: Sequence[Measurement]) -> dict[str, Measurement]:
         if bench.is_product and bench.dtype:
             best.setdefault(bench.dtype, bench)
     return best
-
-
-def rates_table(
-    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]]
-) -> list[list[str]]:
-    """The best rate of each dtype; no row without a product."""
-    rows = []
-    best = best_products(benchmarks)
-    for dtype, bench in best.items():
-        of_peak = share_of_peak(bench.info, peaks)
-        spread = AGAIN if bench.again else spread_text(bench)
-        rows.append([dtype, bench.rate_text, of_peak, bench.name, spread])
-    return [RATES_HEAD, *rows] if rows else []
 
 
 def _rate(bench: Measurement) -> float:
