@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of
 # all; the storage of a sum of patches starts as large as they are.
@@ -21,6 +22,29 @@ KEEPS_ITS_TERMS = {
     ),
     "cuda": frozenset({"aten::mse_loss", "aten::smooth_l1_loss"}),
 }
+# How a kernel lays out what it returns, where fake tensors differ: contiguous, as the gradient that
+# it is given, or in the memory format of its first or second argument.
+CONTIGUOUS, AS_GRADIENT, AS_FIRST, AS_SECOND = "contiguous", "gradient", "first", "second"
+_OF_ALL = {
+    "aten::native_layer_norm": CONTIGUOUS,
+    "aten::native_layer_norm_backward": CONTIGUOUS,
+    "aten::_log_softmax_backward_data": CONTIGUOUS,
+    "aten::elu_backward": AS_GRADIENT,
+    "aten::hardswish_backward": AS_GRADIENT,
+    "aten::hardtanh_backward": AS_GRADIENT,
+    "aten::softplus_backward": AS_GRADIENT,
+}
+LAYOUTS = {
+    "cpu": {
+        **_OF_ALL,
+        "aten::log_sigmoid_forward": CONTIGUOUS,
+        "aten::native_batch_norm": AS_FIRST,
+        "aten::native_batch_norm_backward": AS_SECOND,
+        "aten::reflection_pad2d_backward": AS_SECOND,
+        "aten::replication_pad2d_backward": AS_SECOND,
+    },
+    "cuda": _OF_ALL,
+}
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 ONEDNN_LSTM = ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
 EMBEDDING_BAG = "aten::_embedding_bag"
@@ -33,6 +57,8 @@ def with_outputs_of_kernel(func: Any, args: Any, out: Any, device: str) -> Any:
     name = func._schema.name
     if name in KEEPS_ITS_TERMS[device]:
         return _in_storage_of_terms(args[0], out)
+    if (rule := LAYOUTS[device].get(name)) is not None:
+        out = _as_kernel_lays_out(rule, args, out)
     if device == "cuda":
         return _with_states_on_cpu(out) if name == EFFICIENT_ATTENTION else out
     if name == EMBEDDING_BAG:
@@ -52,6 +78,24 @@ def _in_storage_of_terms(terms: Tensor, out: Tensor) -> Tensor:
     if out.numel() >= terms.numel():
         return out
     return out.new_empty(terms.numel()).as_strided(out.shape, out.stride())
+
+
+def _as_kernel_lays_out(rule: str, args: Any, out: Any) -> Any:
+    """The output, or the first of several, with the strides that its kernel returns."""
+    first, *others = out if isinstance(out, tuple) else (out,)
+    if first is None:
+        return out
+    if rule == AS_GRADIENT:
+        # An expanded gradient has no order of its own.
+        made = first if 0 in args[0].stride() else torch.empty_like(args[0])
+    else:
+        how = torch.contiguous_format
+        if rule != CONTIGUOUS:
+            how = suggest_memory_format(args[rule == AS_SECOND])
+        made = torch.empty_like(first, memory_format=how)
+    if made.stride() == first.stride():
+        return out
+    return (made, *others) if isinstance(out, tuple) else made
 
 
 def _in_dtypes_of_norm(func: Any, args: Any, out: Any) -> Any:

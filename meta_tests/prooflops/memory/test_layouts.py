@@ -1,11 +1,14 @@
 """Inputs, targets and parameters are predicted as they lie in memory, or refused by name."""
 
+from itertools import permutations
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import prooflops
-from prooflops.memory import TrainingStep, copy_of
+from prooflops.memory import TrainingStep, copy_of, fake_copy, predicted_memory
 from prooflops.timing import one_thread
 
 
@@ -126,3 +129,58 @@ def test_another_layout_is_refused_by_name(made, kind):
     message = f"a tensor of the inputs or targets must be plain and strided, got a {kind}"
     with pytest.raises(TypeError, match=message):
         TrainingStep(nn.Linear(64, 64), inputs, torch.mean).predict()
+
+
+IMAGES = (4, 6, 8, 8)
+# Fake tensors are laid out otherwise by torch's own formulas.
+KERNELS = {
+    "batch norm": nn.BatchNorm2d(6),
+    "layer norm": nn.LayerNorm(8),
+    "log softmax": nn.LogSoftmax(-1),
+    "ELU": nn.ELU(),
+    "softplus": nn.Softplus(),
+    "hardswish": nn.Hardswish(),
+    "hardtanh": nn.Hardtanh(),
+    "log sigmoid": nn.LogSigmoid(),
+    "reflection": nn.ReflectionPad2d(1),
+    "replication": nn.ReplicationPad2d(1),
+}
+
+
+def ordered(shape, order):
+    """A tensor of this shape whose dimensions lie in memory in this order."""
+    lying = torch.ones([shape[place] for place in order])
+    return lying.permute([order.index(place) for place in range(len(order))])
+
+
+def strides_behind(net, order, order_of_gradient):
+    x = ordered(IMAGES, order).requires_grad_()
+    y = net(x)
+    y.backward(ordered(y.shape, order_of_gradient))
+    return y.stride(), x.grad.stride()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_outputs_and_gradients_lie_as_the_kernels_lay_them_out(name):
+    net = KERNELS[name]
+    for order in [*permutations(range(4))][::5]:
+        for other in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)):
+            lying = strides_behind(net, order, other)
+            with predicted_memory():
+                assert strides_behind(fake_copy(net, "cpu"), order, other) == lying, (order, other)
+
+
+GROUPED = getattr(functional, "grouped_mm", None)
+
+
+@pytest.mark.skipif(GROUPED is None, reason="torch has no grouped_mm")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_of_any_dtype_are_predicted(dtype):
+    def product():
+        rows, weights = torch.ones(16, 32, dtype=dtype), torch.ones(2, 6, 32, dtype=dtype)
+        ends = torch.tensor([8, 16], dtype=torch.int32)
+        return GROUPED(rows, weights.transpose(1, 2), offs=ends)
+
+    with predicted_memory():
+        strides = product().stride()
+    assert strides == product().stride()

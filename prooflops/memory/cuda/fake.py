@@ -75,7 +75,34 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self.dispatch(func, types, args, kwargs)
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return None if _is_fused_update(func) else super().dispatch(func, types, args, kwargs or {})
+        if _is_fused_update(func):
+            return None
+        if func.name() == "aten::_grouped_mm":
+            return self._grouped_product(*args, **(kwargs or {}))
+        return super().dispatch(func, types, args, kwargs or {})
+
+    def _grouped_product(
+        self,
+        a: FakeTensor,
+        b: FakeTensor,
+        offs: FakeTensor | None = None,
+        _bias: FakeTensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> Any:
+        """An output whose rows are rounded up to 16 bytes, as its kernels make it.
+
+        Torch's own fake refuses other dtypes than bf16, and rounds only where it is built for CUDA.
+        """
+        dtype = out_dtype or a.dtype
+        shape = [a.shape[-2], b.shape[-1]]
+        step = 16 // dtype.itemsize
+        row = -(-shape[1] // step) * step
+        strides = [row, 1]
+        if a.dim() == b.dim():
+            shape.insert(0, len(a) if offs is None else len(offs))
+            strides.insert(0, shape[1] * row)
+        with self:
+            return torch.empty_strided(shape, strides, dtype=dtype, device=a.fake_device)
 
     def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:
         return self
