@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -45,7 +46,9 @@ class CapturedTensors(KnownCopies):
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
         known = super()._copy_of(tensor)
-        if isinstance(tensor, FakeTensor) or known is not tensor:
+        # What torch.func wraps has been here when it was wrapped.
+        is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        if isinstance(tensor, FakeTensor) or known is not tensor or is_wrapped:
             return known
         copied = self._copies.tensor(tensor, "a tensor that the model or the loss captures")
         self._made.append(copied)

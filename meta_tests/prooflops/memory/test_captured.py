@@ -107,3 +107,21 @@ def test_a_module_may_keep_tensors_in_objects_of_its_own():
     net.holder = [Holder()]
     net.holder[0].targets = TARGETS.clone()
     assert bytes_of(step_of(net, "cuda", torch.mean))
+
+
+class PerExample(nn.Linear):
+    """Returns the gradient of each example by torch.func."""
+
+    def forward(self, x):
+        def loss(row):
+            return super(PerExample, self).forward(row).tanh().sum()
+
+        return torch.func.vmap(torch.func.grad(loss))(x)
+
+
+def test_what_torch_func_wraps_is_no_captured_tensor():
+    step = step_of(PerExample(WIDTH, WIDTH), "cpu", torch.sum)
+    guess, held = step.predict(), step.measure()
+    forward = "second forward"
+    ours = guess.phases[forward].live_bytes - guess.phases["built"].live_bytes
+    assert ours == held.phases[forward].live_bytes
