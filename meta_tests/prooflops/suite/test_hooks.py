@@ -273,6 +273,7 @@ def verdicts_in(folder):
         ("deselected", "0 of 4 claims: 0 FAIL; 1 ran in part"),
         ("named", "0 of 4 claims: 0 FAIL; 1 ran in part"),
         ("one file", "1 of 4 claims: 1 holds, 0 FAIL; 1 ran in part"),
+        ("chosen", "2 of 4 claims: 2 hold, 0 FAIL; 1 ran in part"),
     ],
 )
 def test_a_claim_has_no_verdict_by_a_part_of_its_tests(part_house, run, answer):
