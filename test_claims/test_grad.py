@@ -178,6 +178,12 @@ def test_backward_costs_twice_the_forward_less_a_product_where_data_enter(
         formula += linear_backward_flops(b, m, k, input_gradient=not fed or at > 0)
     equal(formula, backward, "linear_backward_flops")
 
+    # A frozen layer needs no gradient of its weight.
+    net[-1].requires_grad_(False)
+    if len(layers) > 1 or not fed:
+        should -= linear_flops(b, *layers[-1])
+        equal(forward_and_backward(net, x), (forward, should), "FLOPs with a frozen layer")
+
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
 def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_data(device):
