@@ -66,11 +66,15 @@ def test_a_clear_contradiction_fails_with_the_ratio(assert_slower):
         assert_slower(noisy(0.5, 0.05))
 
 
-@pytest.mark.parametrize("options", [{}, {"at_least": 0.1, "at_most": 0.3}])
-def test_beside_other_work_no_contradiction_is_concluded(assert_slower, rivals, options):
+@pytest.mark.parametrize(("options", "far"), [({}, 0.05), ({"at_least": 0.1, "at_most": 0.3}, 5)])
+def test_beside_other_work_only_a_far_contradiction_is_concluded(
+    assert_slower, rivals, options, far
+):
     rivals.append("other processes kept 1.00 cores busy")
     with pytest.raises(Skipped, match=r"not known: contended.*noise.*1.00 cores busy.*0.5"):
         assert_slower(noisy(0.5, 0.05), **options)
+    with pytest.raises(Failed):
+        assert_slower(noisy(far, 0.05), **options)
     assert_slower(noisy(1.5, 0.05))
 
 
