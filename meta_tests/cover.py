@@ -84,10 +84,9 @@ class Observer(TorchFunctionMode):
     @staticmethod
     def told(options):
         """The names of options, and those of few values with them."""
-        for name, value in options.items():
-            yield name
-            if value is None or isinstance(value, (bool, str, torch.memory_format)):
-                yield f"{name}={value}"
+        few = (bool, str, torch.memory_format, type(None))
+        named = [f"{name}={value}" for name, value in options.items() if isinstance(value, few)]
+        return [*options, *named]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item):
@@ -133,7 +132,7 @@ class Observer(TorchFunctionMode):
     def wrapped(self, name, function):
         @functools.wraps(function)
         def call(*args, **kwargs):
-            told = [*self.told(kwargs)]
+            told = self.told(kwargs)
             self.record(name, [NO_TENSOR, *args, *kwargs.values()], told)
             return function(*args, **kwargs)
 
