@@ -78,7 +78,7 @@ def trained_text(whole: ModuleRow) -> str:
 
 
 def rule_text(flops: ExplainedFlops, phase: str) -> str:
-    """A rule of thumb, its share of the count, and the largest causes of the difference."""
+    """A rule of thumb, how far it is from the count, and the largest causes of the difference."""
     name, rule, counted = RULES[phase], flops.rule(phase), flops.counted(phase)
     if rule is None:
         return f"{name} is {NOT_KNOWN}, as D is"
@@ -91,8 +91,8 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
     if abs(rest) > LEAST_SHARE_OF_REST * counted:
         named.append(("others", rest))
     causes = [f"{percent(size / counted, '+')} {cause}" for cause, size in named]
-    share = percent(rule / counted)
-    return f"{name} gives {with_unit(rule, 'FLOP')}, {share} of that: {'; '.join(causes)}"
+    off = f"{percent(abs(rule / counted - 1))} {'more' if rule > counted else 'less'}"
+    return f"{name} gives {with_unit(rule, 'FLOP')}, {off}: {'; '.join(causes)}"
 
 
 def main_causes(flops: ExplainedFlops, phase: str) -> list[tuple[str, int]]:
