@@ -259,22 +259,21 @@ def excluded(effect: Effect) -> str:
     return f"slower by {high - 1:.1%} at most {sure}" if high > 1 else f"not slower {sure}"
 
 
-def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
+def found_from(unchanged: Sequence[Effect], plan: Plan, min_effect: float) -> str:
     """The slowdowns that 19 of 20 runs with this noise confirm, in words.
 
-    Smaller ones may be found, too.
+    Smaller ones may be found, too. `unchanged` are the effects of benchmarks without a change.
 
     >>> def of(*ratios):
-    ...     effect = effects.paired([1.0] * len(ratios), ratios, level=0.1)
-    ...     return Row("a", TIME, 1.0, 1.0, "SAME", effect)
+    ...     return effects.paired([1.0] * len(ratios), ratios, level=0.1)
     >>> quiet, noisy = of(1.01, 1.0, 0.99, 1.01, 1.0, 0.99), of(1.2, 1.0, 0.8, 1.1, 0.9, 1.0)
     >>> print(found_from([noisy, quiet, quiet], plan_for(3), 0.03).partition(", ")[2])
     this run may have missed slowdowns below 4 %, in its noisiest benchmark those below 13 %
     >>> found_from([quiet, of(1.0)], plan_for(2), 0.03)
     'too few pairs to say which slowdowns this run may have missed'
     """
-    noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
-    if not noises or not math.isfinite(noises[-1]):
+    noises = sorted(effect.noise for effect in unchanged)
+    if not math.isfinite(noises[-1]):
         return "too few pairs to say which slowdowns this run may have missed"
     half, every = (
         f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"

@@ -26,6 +26,7 @@ TimedPair = tuple[Timed, Timed]
 MOST_TRIES = 4
 # At least this many contended pairs of a benchmark are measured again, or a fourth of its pairs.
 LEAST_REPEATS = 2
+CHANGES = ("SLOWER", "FASTER")
 UNSYNCHRONISED = (
     "the GPU is still busy when a round ends, so only launches are timed "
     "(call torch.cuda.synchronize())"
@@ -249,8 +250,9 @@ class Times:
         if ended:
             open_ = many(ended, "benchmark")
             notes.append(f"the budget (--gate-budget) is spent: {open_} left open by time")
-        if any(map(all, self.sides.values())):
-            notes.append(found_from(rows, self.rule.plan, self.rule.min_effect))
+        unchanged = [row.effect for row in rows if row.effect and row.verdict not in CHANGES]
+        if unchanged:
+            notes.append(found_from(unchanged, self.rule.plan, self.rule.min_effect))
         if self._repeats:
             repeated = many(self._repeats.total(), "measurement")
             details.append(f"{repeated} repeated because other work competed")

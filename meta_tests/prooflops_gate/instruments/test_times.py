@@ -127,6 +127,7 @@ def test_a_plain_slowdown_neither_waits_for_full_speed_nor_repeats_a_busy_pair()
     """Two of the first three pairs are repeated, the ten that confirm it are not."""
     run = Run(lambda name, number: (timed(1.0, 1.5), timed(2.0, 1.5)))
     assert run.run()["a"].verdict == "SLOWER"
+    assert not run.times.decide().notes, "it may have missed no slowdown"
     assert [task.patient for task in run.asked] == [True] * 4 + [False] * 10
 
 
