@@ -332,7 +332,9 @@ def words_for_workers(file: EvidenceFile, number: str, arguments: Sequence[str])
         free_bytes = limits.free_bytes()
         fitting = most if free_bytes is None else free_bytes // LARGEST_WORKER_BYTES
         most = max(1, min(most, limits.usable_cores(), fitting))
-    return ["-n", number, "--maxprocesses", str(most), "--dist", "worksteal"]
+    # pytest-benchmark warns in each process that xdist disables benchmarks.
+    workers = ("-n", number, "--maxprocesses", str(most), "--dist", "worksteal")
+    return [*workers, "--benchmark-disable"]
 
 
 def run_pytest(

@@ -9,7 +9,7 @@ from typing import Any
 
 from accounting.devices.floors import GROUPS, NOMINAL, Floor, compared, shown
 from prooflops.suite.commands import of_tests
-from prooflops.suite.page.measurement import AGAIN, BURSTS, Measurement
+from prooflops.suite.page.measurement import AGAIN, BURSTS, CONTENDED, Measurement
 from prooflops.suite.page.tables import best_products
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
@@ -251,7 +251,11 @@ def next_step(
         return REPEAT, command
     if below:
         return "Measure the figures below their floor again", of_tests(command, arguments, below)
-    if mark is UNKNOWN and 2 * sum(not each.floor for each in found) > len(found):
+    if (
+        mark is UNKNOWN
+        and not disturbance
+        and 2 * sum(not each.floor for each in found) > len(found)
+    ):
         return STATE_FLOORS, command
     if beside:
         where = "on a dedicated machine" if beside.startswith(GUEST) else "without the other work"
@@ -383,6 +387,10 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         yield f"floor: {floor}"
         if figure.is_below_healthy:
             yield "below the healthy range"
+    if row.is_contended and figure.met is None:
+        yield f"{CONTENDED}: a lower bound"
+    elif row.is_wide:
+        yield f"spread {row.spread:.0%}: too wide for a conclusion"
     if entry.get("clock_mhz"):
         clock = engineering(1e6 * entry["clock_mhz"], "Hz")
         yield f"the dense peak is {engineering(entry['nominal'], 'FLOP/s')} at {clock}"

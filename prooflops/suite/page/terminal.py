@@ -51,7 +51,10 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for text in _places(finished):
         for each in medium.wrapped(text, width):
             terminal.write_line(each, red=bool(finished.unwritten or finished.stopped))
-    for sentence in page.undecided(report):
+    undecided = page.undecided(report)
+    if undecided and terminal.config.getini("floor_undecided") == "fail":
+        undecided.append("This run fails, because of floor_undecided=fail.")
+    for sentence in undecided:
         for each in medium.wrapped(sentence, width):
             terminal.write_line(each, yellow=True)
     if page.is_of_claims(report) or report.figures or report.undecided_floors:
