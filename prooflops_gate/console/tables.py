@@ -107,8 +107,8 @@ def times_as(ratio: float) -> str:
 
 
 def share(value: float | None, absent: str) -> str:
-    """A share in percent, marked where it is above 1; `absent` where there is none."""
-    return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")
+    """A share in percent; `absent` where there is none."""
+    return absent if value is None else f"{value:.1%}"
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:

@@ -11,7 +11,7 @@ from prooflops_gate.page.plot import Plot
 GOOD, BAD, OPEN, OTHER, PLAIN = "good", "bad", "open", "other", "plain"  # tones, colours of a page
 ABSENT = "Not measured in this run."
 NO_FIGURE = ("", "-", "–", "·")
-LONGEST_FIGURE = 3  # words, as in "1.2 ms !"
+LONGEST_FIGURE = 3  # words, as in "1.2 ms wide"
 
 
 @dataclass(frozen=True)
