@@ -76,7 +76,7 @@ class Figure:
     causes: tuple[str, ...] = ()
     # Names the other work that kept the figure from being judged.
     beside: str = ""
-    # The number of rows of which this is the best.
+    # This many rows measured it; the best one counts.
     rows: int = 1
 
     @property
@@ -388,7 +388,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         if figure.is_below_healthy:
             yield "below the healthy range"
     if row.is_contended and figure.met is None:
-        yield f"{CONTENDED}: a lower bound"
+        yield f"{CONTENDED}: {'an upper' if entry['unit'] == 's' else 'a lower'} bound"
     elif row.is_wide:
         yield f"spread {row.spread:.0%}: too wide for a conclusion"
     if entry.get("clock_mhz"):
