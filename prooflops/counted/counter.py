@@ -26,7 +26,7 @@ from prooflops.counted.rules import Rule, nothing, rule_of
 from prooflops.counted.tensors import NotStridedError, bytes_of
 from prooflops.trace import RECOMPUTED, Operation, Trace, tensors_in
 
-# The name of the count of a call among what is found about those that are alike.
+# The key of a call's work in `Operation.found`.
 WORK = "work"
 # One complex multiply-add is four real multiplications and four real additions.
 COMPLEX_FACTOR = 4

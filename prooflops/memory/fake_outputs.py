@@ -22,8 +22,8 @@ KEEPS_ITS_TERMS = {
     ),
     "cuda": frozenset({"aten::mse_loss", "aten::smooth_l1_loss"}),
 }
-# How a kernel lays out what it returns, where fake tensors differ: contiguous, as the gradient that
-# it is given, or in the memory format of its first or second argument.
+# Some kernels return strides that fake tensors do not have. They are contiguous, like the incoming
+# gradient, or in the memory format of the first or second argument.
 CONTIGUOUS, AS_GRADIENT, AS_FIRST, AS_SECOND = "contiguous", "gradient", "first", "second"
 _OF_ALL = {
     "aten::native_layer_norm": CONTIGUOUS,

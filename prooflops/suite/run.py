@@ -56,7 +56,7 @@ class Run:
     fingerprint: dict[str, Any] = field(default_factory=dict)
 
     def in_part(self, chosen: Collection[str]) -> list[str]:
-        """The claims of which the command line chose some tests, and left out others."""
+        """The claims with some tests that the command line chose and some that it left out."""
         here = {*chosen}
         return [claim for claim, tests in self.tests.items() if tests & here and tests - here]
 
