@@ -1,6 +1,6 @@
 """Measures on several ranks at once, in rounds that all ranks agree on.
 
-A rank that fails alone is named, and so is one that the others wait for.
+A rank that fails alone ends the job.
 
 The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second group, on gloo,
 carries the barriers, the decisions of rank 0 and the figures. So waiting ranks neither keep a card
@@ -102,17 +102,11 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
-        # Not every build of torch has it.
-        from torch.distributed.rendezvous import rendezvous
-
         timeout = timedelta(seconds=TIMEOUT_S)
         if device.type in BACKENDS:
             getattr(torch, device.type).set_device(device)
-        self._store, _, _ = next(rendezvous("env://", timeout=timeout))
         self.backend = BACKENDS.get(device.type, "gloo")
-        dist.init_process_group(
-            self.backend, store=self._store, rank=rank, world_size=size, timeout=timeout
-        )
+        dist.init_process_group(self.backend, rank=rank, world_size=size, timeout=timeout)
         self._control = dist.new_group(backend="gloo", timeout=timeout)
 
     def barrier(self) -> None:
@@ -148,18 +142,6 @@ class Ranks:
             raise Disagreement(
                 f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)
             ) from error
-
-    def publish_failure(self, text: str) -> None:
-        """Publishes why this rank failed, for the ranks that wait for it."""
-        self._store.set(f"failed/{self.rank}", text)
-
-    def failures(self) -> dict[int, str]:
-        """The other ranks that failed alone, and why."""
-        return {
-            rank: self._store.get(f"failed/{rank}").decode()
-            for rank in range(self.size)
-            if rank != self.rank and self._store.check([f"failed/{rank}"])
-        }
 
     def own_seconds(self, work: Callable[[], object], rounds: int) -> list[list[float]]:
         """Per rank: the seconds of its own work in each round, which all begin together."""

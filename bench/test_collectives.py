@@ -77,7 +77,6 @@ def ranks(job, device) -> Iterator[Ranks]:
     if device.type == "mps":
         pytest.skip("torch.distributed has no backend for mps")
     ranks = Ranks(job.rank, job.size, device)
-    job.publish_failure, job.other_failures = ranks.publish_failure, ranks.failures
     yield ranks
     if not job.failed_alone:
         dist.destroy_process_group()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,7 @@ from prooflops_gate.console.tables import aligned, engineering, share
 from prooflops_gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Ranks that wait for the same rank fail within this time.
-GRACE_S = 2.0
 RATES = {"algorithm bandwidth": "algbw_bytes_per_s", "bus bandwidth": "busbw_bytes_per_s"}
-COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
 @dataclass(frozen=True)
@@ -93,18 +89,12 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
 
 
 class RankPlugin:
-    """The plugin of one rank of a job. The job's process group sets two attributes.
-
-    `publish_failure(text)` tells the other ranks that this one failed alone; `other_failures()`
-    returns their failures.
-    """
+    """The plugin of one rank of a job."""
 
     def __init__(self, config: pytest.Config, own: JobRank) -> None:
         if settings(config).orchestrated:
             raise pytest.UsageError("the gate starts processes of its own: run it without torchrun")
         self.rank, self.size = own.rank, own.size
-        self.publish_failure: Callable[[str], object] = lambda text: None
-        self.other_failures: Callable[[], Mapping[int, str]] = dict
         self.failed_alone = False
         self._config = config
         self._status = 0
@@ -142,40 +132,12 @@ class RankPlugin:
         ):
             return report
         self.failed_alone = True
-        why = call.excinfo.exconly() if call.excinfo else report.outcome
-        text = f"{item.nodeid}: {why}".splitlines()[0]
-        own = f"rank {self.rank} of {self.size}"
-        blamed = self._ranks_to_blame(text, call.excinfo.value if call.excinfo else None)
-        report.sections += [("ranks", line) for line in blamed]
+        # The launcher names the rank that failed first.
         item.session.shouldfail = (
-            f"{'; '.join(blamed)}, so the job ends here [{own}, in {text}]"
-            if blamed
-            else f"{own} failed alone in {text}: the others would wait for it, so the job ends here"
+            f"rank {self.rank} of {self.size} failed in {item.nodeid}, so the job ends here; if it "
+            "lost its connection, another rank failed first"
         )
         return report
-
-    def _ranks_to_blame(self, text: str, error: BaseException | None) -> list[str]:
-        """Publishes this failure; lists ranks that failed before, or never reported.
-
-        After a communication error, all waiting ranks report at about the same time. A rank that
-        has not reported within two seconds is the one they waited for.
-        """
-        try:
-            others = dict(self.other_failures())
-            self.publish_failure(text)
-            if others or not is_communication_error(error):
-                return [
-                    f"rank {rank} failed first, in {what}" for rank, what in sorted(others.items())
-                ]
-            until = time.monotonic() + GRACE_S
-            while len(others) < self.size - 1 and time.monotonic() < until:
-                time.sleep(0.05)
-                others = dict(self.other_failures())
-        except Exception as lost:
-            # The store ended with its rank.
-            return [f"the other ranks cannot be reached: {str(lost).splitlines()[0]}"]
-        silent = [rank for rank in range(self.size) if rank not in others and rank != self.rank]
-        return [f"rank {rank} never reported: it hangs, or was killed" for rank in silent]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -209,20 +171,6 @@ class RankPlugin:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._status or 1)
-
-
-def is_communication_error(error: BaseException | None) -> bool:
-    """True if an error comes from lost communication, and so probably from another rank.
-
-    >>> is_communication_error(RuntimeError("[gloo/pair.cc:553] Connection closed by peer"))
-    True
-    >>> is_communication_error(ValueError("Timed out"))
-    False
-    """
-    found = type(error).__name__.startswith("Dist") or any(
-        word in str(error) for word in COMMUNICATION
-    )
-    return isinstance(error, RuntimeError) and found
 
 
 # ---- printing about a job -----------------------------------------------------------------------
