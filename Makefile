@@ -2,7 +2,7 @@
 # make evidence   the same in slices of 9 minutes, each of which goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants a sample of 25 that the commit draws; runs what else takes long,
+# make prove      plants every fault, where make test plants five that the commit draws; runs what else takes long,
 #                 a thousand seeds of each drawn test of the claims, and 50 mutants of the code
 # make lint       lint, types, import rules and workflows
 # make docs       builds the site into site/; read it with: python -m http.server --directory site
@@ -45,7 +45,7 @@ define SETUP
 endef
 
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
-CHECKS = meta-rest meta-gate meta-suite claims faults benchmarks lint
+CHECKS = meta-rest meta-gate meta-suite claims lint benchmarks
 # Whole training steps of seconds, of which others run in make test; these in make prove.
 LONG = 'bench/test_training.py::test_accumulation[transformer]' 'bench/test_training.py::test_checkpointing[deep-linear]'
 
@@ -94,13 +94,10 @@ meta-gate:
 	@$(call strict,meta_tests/prooflops_gate)
 
 meta-suite:
-	@$(call strict,meta_tests/prooflops/suite meta_tests/prooflops/model)
+	@$(call strict,meta_tests/prooflops/suite meta_tests/prooflops/model meta_tests/test_faults.py)
 
 meta-rest:
 	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py --ignore=meta_tests/prooflops_gate --ignore=meta_tests/prooflops/suite --ignore=meta_tests/prooflops/model)
-
-faults:
-	@$(call strict,meta_tests/test_faults.py)
 
 prove: setup
 	@$(call strict,meta_tests -m prove)
