@@ -63,9 +63,7 @@ def task_of(config: pytest.Config) -> dict[str, Any]:
     # Removed, as a test may start pytest.
     text = os.environ.pop(TASK, "")
     if not text and config.getoption("numprocesses", None):
-        runs = config.rootpath / ".prooflops" / "runs"
-        runs.mkdir(parents=True, exist_ok=True)
-        file = new_file(runs)
+        file = new_file(config.rootpath / ".prooflops" / "runs")
         command = command_of(called(PYTEST), config.invocation_params.args)
         file.append("slice", slice=1, commit="", command=command)
         return {"path": str(file.path), "stacks": str(file.path)}

@@ -185,7 +185,6 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
     if out is None:
         if left := unfinished_in(RUNS, []):
             print(f"There is an unfinished run. To resume it: --resume {left.path}")
-        RUNS.mkdir(parents=True, exist_ok=True)
         remove_old_runs(RUNS)
         return new_file(RUNS)
     if out.is_dir():

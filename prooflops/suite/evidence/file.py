@@ -169,7 +169,11 @@ class EvidenceFile(Rows):
 
 
 def new_file(folder: Path, name: str = "") -> EvidenceFile:
-    """Creates a file in a folder, named after the moment, or as given, that no other run has."""
+    """Creates a file in a folder, named after the moment, or as given, that no other run has.
+
+    The folder is made where it is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     name = name or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}"
     for number in count(1):
         path = folder / f"{name}-{number}.jsonl"
@@ -181,7 +185,6 @@ def new_file(folder: Path, name: str = "") -> EvidenceFile:
 
 def saved(rows: Rows, folder: Path) -> EvidenceFile:
     """Writes these rows to a new file in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     file = new_file(folder)
     file.extend(rows.rows())
     return file
