@@ -22,8 +22,7 @@ class _StandIn(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         # The import of one of its modules asks a package for its path.
-        is_import = name == "__path__" and self.__name__ == COMPILER
-        if name.startswith("__") and not is_import:
+        if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         _leave()
         # The import leaves a cycle with its caller's frame, and so with the tensors in there.
