@@ -103,7 +103,7 @@ def _rows_called(name: str) -> list[Accelerator]:
 def _fits(word: str, whole: str) -> bool:
     """True if two words are equal up to digits at the end: "sxm" fits SXM5."""
     return word == whole or (
-        len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole))
+        len(word) > 1 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole))
     )
 
 

@@ -5,7 +5,7 @@ It has the dense peak of a format, or None.
 
 import pytest
 
-from accounting.devices import ROWS, device_named, peak_flop_per_s
+from accounting.devices import ROWS, device_called, device_named, peak_flop_per_s
 
 
 def test_every_name_finds_its_own_row_and_no_part_of_a_name_finds_any():
@@ -26,6 +26,15 @@ def test_every_name_finds_its_own_row_and_no_part_of_a_name_finds_any():
             longer = {f"{name}{more}" for more in (" ", " MIG 1g.5gb", "S", " D")} - names
             wrong += [f"{each!r} finds a row" for each in longer if device_named(each)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("word", "options"),
+    [("GH", "one of GH200 96GB, GH200 144GB, got"), ("T", "on record, such as")],
+)
+def test_two_letters_before_a_number_stand_for_it_and_one_does_not(word, options):
+    with pytest.raises(ValueError, match=f"^device must be {options}"):
+        device_called(word)
 
 
 @pytest.mark.parametrize(
