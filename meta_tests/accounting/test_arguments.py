@@ -53,7 +53,7 @@ def bad_values(good):
     if isinstance(good, float):
         return [True, "x", [1.0], 1j, float("nan")]
     if isinstance(good, (tuple, list)) and isinstance(good[0], int):
-        return ["23", [None], [1.5], [-2]]
+        return ["23", [None], [1.5], [-each for each in good]]
     return [] if isinstance(good, dict) else [5, 1.5]
 
 

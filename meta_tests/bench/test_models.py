@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
+from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, parameter_count
 from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
 from meta_tests.accounting.test_models import one_thread  # noqa: F401  # a fixture
 
@@ -36,6 +36,11 @@ def test_rotary_embedding_turns_each_pair_as_a_complex_number():
     turned = torch.complex(*x.chunk(2, dim=-1)) * torch.exp(1j * angles)
     right = torch.cat((turned.real, turned.imag), dim=-1)
     torch.testing.assert_close(RotaryEmbedding()(x), right, rtol=1e-5, atol=1e-5)
+
+
+@reduced_presets
+def test_a_net_has_the_parameters_of_its_model(model):
+    assert sum(map(torch.numel, build(model, device="meta").parameters())) == parameter_count(model)
 
 
 @reduced_presets

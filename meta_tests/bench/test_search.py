@@ -11,8 +11,10 @@ import pytest
 
 from bench import ceilings as module
 from bench.ceilings import Ceilings
-from bench.search import CPU_TILES, GPU_TILES, Space, guided, outputs
+from bench.search import CPU_TILES, GPU_TILES, Space, guided, outputs, units_of
 from meta_tests.bench.stand_ins import CPU, SHORT
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 
 WINDOW_S = 0.05
 # What the guided search promises: this share of the best rate, in this share of a sweep's time.
@@ -111,6 +113,11 @@ def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(device):
     assert shares[SEEDS // 2] >= LEAST_RATE_SHARE
     time_share = median(each.seconds for each in found) / sweep_s
     assert time_share <= LARGEST_TIME_SHARE
+
+
+def test_the_units_of_a_card_are_its_multiprocessors():
+    with simulated(Card(memory_bytes=2**30)) as kernels:
+        assert units_of(kernels.card.device) == 132
 
 
 def test_sizes_that_fill_all_units_alike_are_tried_from_large_to_small():

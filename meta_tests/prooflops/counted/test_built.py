@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 
 from accounting.models import cache_bytes, parameter_count, step_flops
+from meta_tests.prooflops.families.test_published import model_called
 from meta_tests.prooflops.families.test_transformers import (
     BATCH,
     built,
@@ -42,6 +43,21 @@ def test_a_loop_too_long_to_count_is_refused_with_the_length_that_can_be(type_, 
     message = rf"sequence must be at most {longest:,} to count .*, got {longest + 1:,}"
     with pytest.raises(ValueError, match=message):
         step_flops(model, 1, longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    # Two more positions of the first two are for padding.
+    [
+        ("facebook/opt-125m", 2048),
+        ("FacebookAI/roberta-base", 512),
+        ("openai/clip-vit-base-patch32", 77),
+    ],
+)
+def test_a_sequence_beyond_the_learned_positions_is_refused(name, longest):
+    message = f"sequence must be at most learned_positions={longest}, got {longest + 1}"
+    with pytest.raises(ValueError, match=message):
+        step_flops(model_called(name), 1, longest + 1)
 
 
 def test_what_is_not_counted_of_a_model_is_refused():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
+from accounting.models import active_parameter_count, forward_flops, parameter_count
 from accounting.units import amount
 from prooflops import families
 from prooflops.counted.built import from_config
@@ -99,17 +99,6 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
 def test_whole_networks_take_the_multiply_adds_published(name, multiply_adds):
     flops = forward_flops(model_called(name), 1, 77)
     assert flops == pytest.approx(2 * multiply_adds, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "longest"),
-    # Two more positions of each are for padding.
-    [("facebook/opt-125m", 2048), ("FacebookAI/roberta-base", 512)],
-)
-def test_a_sequence_beyond_the_learned_positions_is_refused(name, longest):
-    message = f"sequence must be at most learned_positions={longest}, got {longest + 1}"
-    with pytest.raises(ValueError, match=message):
-        step_flops(model_called(name), 1, longest + 1)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,21 @@ def test_long_nets_have_the_parameters_and_gradients_of_the_cpu(name):
         assert held[0] == held[1], kind
 
 
+@pytest.mark.parametrize(
+    ("product", "dims", "has_own_workspace"),
+    [(torch.addmm, (1, 2), True), (torch.addmm, (2, 2), False), (torch.baddbmm, (1, 3), False)],
+)
+def test_a_row_added_to_one_product_alone_takes_a_workspace_of_cublaslt(
+    product, dims, has_own_workspace
+):
+    with predicted_memory("cuda", compute_capability=(9, 0)) as held:
+        added, factor = [torch.empty((8,) * dim, device="cuda") for dim in dims]
+        product(added, factor, factor)
+        held.mark("product")
+    found = held.phases["product"].live_by_class["workspaces"]
+    assert found == 2**25 + has_own_workspace * 2**20
+
+
 def test_a_tensor_left_on_the_cpu_is_refused_with_what_to_do():
     loss = lambda y: functional.cross_entropy(y, torch.zeros(4, dtype=torch.long))  # noqa: E731
     step = TrainingStep(nn.Linear(8, 2), torch.empty(4, 8), loss, device="cuda")

@@ -41,6 +41,11 @@ def test_fails():
 def test_crashes(x):
     {}["bf16"]
 
+@pytest.mark.claim("demo.returns")
+@given(x=strategies.integers())
+def test_returns_what_it_should_assert(x):
+    return x != x
+
 @pytest.mark.claim("demo.gpu")
 def test_gpu():
     raise RuntimeError("must not run without CUDA")
@@ -72,6 +77,7 @@ def whole_house(tmp_path_factory):
     house.claim("demo.wrong", written="wrong", correction="it is otherwise")
     house.claim("demo.fails", statement="One is two.")
     house.claim("demo.crashes")
+    house.claim("demo.returns")
     house.claim("demo.gpu", needs='["cuda"]')
     house.claim("demo.skipped")
     house.test(HOLDING + EVERY_KIND)

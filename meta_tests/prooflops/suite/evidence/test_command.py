@@ -52,9 +52,13 @@ def test_dies():
 def test_fails():
     assert 1 == 2, "one is not two"
 
-@pytest.mark.claim("demo.crashes")
-def test_crashes():
+@pytest.fixture
+def broken():
+    yield
     {}["bf16"]
+
+@pytest.mark.claim("demo.crashes")
+def test_crashes(broken): ...
 """
 PROCESSES = 2
 BENCHMARK = "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)"
@@ -169,6 +173,7 @@ def test_what_was_lost_with_its_process_has_its_stacks(story):
     assert rows["test_hangs"]["reason"] == "it took longer than its limit of 8 s"
     assert rows["test_dies"]["reason"] == "its process ended: Segmentation fault"
     assert "in test_dies" in rows["test_dies"]["log"]
+    assert rows["test_crashes"]["reason"] == "teardown: KeyError: 'bf16'"
     assert "AssertionError: one is not two" in rows["test_fails"]["log"]
     assert str(story.clone.root) not in rows["test_fails"]["log"], "a path of this machine"
 
