@@ -3,8 +3,8 @@
     python -m meta_tests.mutants --sample 50 --seed TEXT
 
 One run of the rooms' tests, with the plugin `meta_tests.reach`, finds those that enter a changed
-function. These run with the change, in a fork that imports the project anew. All tests of the room
-run where none enters it.
+function. A minute of these, quick files first, runs with the change, in a fork that imports the
+project anew.
 
 Mutmut makes the changes, except the kinds that it lacks. Its runner stays unused: it cannot draw
 a sample, changes no constant of a module, and misses what a test starts in another process.
@@ -23,7 +23,7 @@ import tempfile
 from collections import Counter
 from decimal import Decimal
 from functools import partial
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,8 +168,8 @@ def drawn(sample, seed):
     return sorted(mutants)
 
 
-def mark(copy, mutants, folder):
-    """Has the function of each mutant touch a file named by the mutant's number.
+def mark(copy, mutants):
+    """Has the function of each mutant touch a file of MARKS named by the mutant's number.
 
     Where a mutant is outside functions, those of its file do.
     """
@@ -179,7 +179,7 @@ def mark(copy, mutants, folder):
         tree = trees.setdefault(file, ast.parse(file.read_text(encoding="utf-8")))
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         around = [node for node in functions if node.lineno <= mutant.line <= node.end_lineno]
-        touch = f"__import__('pathlib').Path({str(folder / str(number))!r}).touch()"
+        touch = f"__import__('pathlib').Path(__import__('os').environ['MARKS'], '{number}').touch()"
         # The innermost is walked last.
         for function in around[-1:] or functions:
             start = ast.get_docstring(function) is not None
@@ -203,13 +203,13 @@ def tests_of(room):
 def entering(copy, mutants):
     """For each mutant, the seconds of the tests that enter its function: of its room, or of all."""
     seconds = [Counter() for _ in mutants]
+    mark(copy, mutants)
     with tempfile.TemporaryDirectory() as folder:
-        mark(copy, mutants, Path(folder))
         tests = [*chain(*map(tests_of, ROOMS)), *NEIGHBOURS]
-        run_tests(copy, "-p", "meta_tests.reach", *tests, MARKS=folder)
-        rows = (Path(folder) / "tests").read_text(encoding="utf-8").splitlines()
+        run_tests(copy, "-n2", "--dist=loadfile", "-p", "meta_tests.reach", *tests, MARKS=folder)
+        rows = "".join(each.read_text("utf-8") for each in Path(folder).glob("*/tests"))
     subprocess.run(["git", "checkout", "-q", "."], cwd=copy, check=True)
-    for test, duration, *numbers in map(str.split, rows):
+    for test, duration, *numbers in map(str.split, rows.splitlines()):
         for number in map(int, numbers):
             seconds[number][test] += float(duration)
     for mutant, all_rooms in zip(mutants, seconds, strict=True):
@@ -219,25 +219,32 @@ def entering(copy, mutants):
         yield own or all_rooms
 
 
-def quick_files_first(seconds):
+def first_minute(seconds):
+    """The tests of quick files, and of others while they take no longer than a minute."""
+
     def file_of(test):
         return test.partition("::")[0]
 
     of_file = Counter()
     for test in seconds:
         of_file[file_of(test)] += seconds[test]
-    return sorted(seconds, key=lambda test: (of_file[file_of(test)], file_of(test), seconds[test]))
+    tests = sorted(seconds, key=lambda test: (of_file[file_of(test)], file_of(test), seconds[test]))
+    ends = accumulate(map(seconds.get, tests))
+    return [test for test, end in zip(tests, ends, strict=True) if end <= 60] or tests[:1]
 
 
 def killer(mutant, time_s, copy, seconds):
     """What fails, or hangs, with a mutant in a copy of the project; empty if nothing does."""
+    tests = first_minute(seconds)
+    if not tests:
+        return ""
     file = copy / mutant.path
     code = file.read_text(encoding="utf-8")
     file.write_text(mutant.code, encoding="utf-8")
     # Compiled files are told apart by whole seconds and sizes, which mutants may share.
     os.utime(file, (time_s, time_s))
     try:
-        run = run_tests(copy, "-x", *(quick_files_first(seconds) or tests_of(mutant.room)))
+        run = run_tests(copy, "-x", *tests)
         if run.code in NOTHING_FAILED:
             return ""
         return "".join(FAILURE.findall(run.output)[:1]) or f"exit code {run.code}"
