@@ -80,6 +80,7 @@ def cached_config(name: str) -> Mapping[str, Any]:
     """
     import transformers
 
+    found: Mapping[str, Any]
     found, _ = transformers.PretrainedConfig.get_config_dict(name, local_files_only=True)
     if not found:
         raise OSError(f"no config.json of {name!r} is in the local cache")
