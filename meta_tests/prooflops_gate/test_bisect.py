@@ -71,9 +71,8 @@ def six_commits(tmp_path):
     return repo
 
 
-def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
-    six_commits,
-):
+@pytest.mark.prove
+def test_the_first_slow_commit_is_named_and_the_repository_left_alone(six_commits):
     commits = run_git(
         six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD"
     ).split()

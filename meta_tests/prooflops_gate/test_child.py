@@ -156,23 +156,22 @@ def test_marked_only():
 """
 
 
-@pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
-def test_every_form_of_a_benchmark_is_measured_and_paced(children, given):
+def test_every_form_of_a_benchmark_is_measured_and_paced(children):
     # Not pytest-benchmark 5.0.
     has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters
     children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
-    children.options += [*WITH_PLUGIN, *given]
+    children.options += WITH_PLUGIN
     with children.processes() as processes:
         done = children.run(processes)
         again = children.run(processes, list(done.calls))
     assert set(outcomes(done)) == {"passed"}
     assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
-        "test_async_by_a_fixture": bool(given),
-        "TestClass::test_in_a_class[one]": bool(given),
-        "TestClass::test_in_a_class[two, with a space]": bool(given),
+        "test_async_by_a_fixture": False,
+        "TestClass::test_in_a_class[one]": False,
+        "TestClass::test_in_a_class[two, with a space]": False,
         "test_own": True,
         "test_pedantic_with_a_setup": True,
-        "test_marked_only": bool(given),
+        "test_marked_only": False,
     }
     assert list(again.calls) == list(done.calls), (
         "the ids of the first process do not select the same tests"
@@ -180,7 +179,7 @@ def test_every_form_of_a_benchmark_is_measured_and_paced(children, given):
     found = {bench["name"]: bench for bench in done.record["benchmarks"]}
     options = {name: bench["options"] for name, bench in found.items()}
     assert (options["test_own"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
-    assert options["test_async_by_a_fixture"]["max_time"] == (0.003 if given else 0.01)
+    assert options["test_async_by_a_fixture"]["max_time"] == 0.01
     assert options["test_async_by_a_fixture"]["min_rounds"] == 2
     assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
     called_s = sum(call["seconds"] for call in done.calls.values())
@@ -248,7 +247,10 @@ OWN = "--device cuda --maybe=a --points 1 2 -xvk kept --cache-size 3 --junit-xml
             | {"file_or_dir": ["test_it.py"], "xmlpath": None, "lf": False},
         ),
         ("-o addopts=--maxfail=2 -o console_output_style=count -- a", {"benchmark_warmup": False}),
-        ("-p no:cacheprovider --cov x -c /dev/null", {"cov": "x", "no_cov": True}),
+        (
+            "-p no:cacheprovider --cov x -c /dev/null --benchmark-max-time=0.003",
+            {"cov": "x", "no_cov": True, "benchmark_max_time": "0.003"},
+        ),
     ],
 )
 def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(children, given, seen):
@@ -261,7 +263,9 @@ def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(children,
     children.write(SEEN)
     children.options += [*WITH_PLUGIN, *given.split()]
     with children.processes() as processes:
-        found = extra(children.run(processes))
+        done = children.run(processes)
+    found = extra(done)
+    assert {call["fixed"] for call in done.calls.values()} == {"max-time" in given}
     options = found["test_kept"]["seen"]
     seen = {"maxfail": 0, **seen}
     assert {name: options[name] for name in seen} == seen
@@ -606,7 +610,7 @@ IN_C = {
 }
 
 
-@pytest.mark.parametrize("has_valgrind", [False, True])
+@pytest.mark.parametrize("has_valgrind", [False, pytest.param(True, marks=pytest.mark.prove)])
 def test_a_row_with_more_work_names_its_function_or_says_why_not(children, has_valgrind):
     if has_valgrind and not is_usable():
         pytest.skip("valgrind is not installed")

@@ -1,6 +1,5 @@
 """Worktrees of other revisions, and that nothing of a run is left, however it ended."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ exec {python} -m pytest {words} --gate --gate-versus HEAD --gate-min-effect 0.5 
 """
 
 
+@pytest.mark.prove
 def test_a_hook_of_a_linked_worktree_gates_a_subfolder_and_leaves_the_staged_files(
     foreign, tmp_path
 ):
@@ -52,8 +52,7 @@ def test_a_hook_of_a_linked_worktree_gates_a_subfolder_and_leaves_the_staged_fil
     assert worktrees(foreign) == 2, "the worktree of the other revision is still there"
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_nothing_is_left_of_a_run_that_is_killed(foreign, tmp_path, how):
+def test_nothing_is_left_of_a_run_that_is_killed(foreign, tmp_path):
     (tmp_path / "temporary").mkdir()
     (foreign / "work.py").write_text(
         "import time\nSTEPS = 1\ndef busy(steps=0):\n    time.sleep(1000)\n"
@@ -86,7 +85,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign, tmp_path, how):
         # Until the child is registered.
         time.sleep(0.2)
     finally:
-        parent.send_signal(signal.Signals[how])
+        parent.kill()
         parent.wait()
     until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
     until(

@@ -164,6 +164,7 @@ def commented(tmp_path):
     return comments["20"]
 
 
+@pytest.mark.prove
 def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of(foreign, here)
@@ -199,6 +200,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_pat
     assert json.loads((tmp_path / "gate.json").read_text())["fails"]
 
 
+@pytest.mark.prove
 def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of(foreign, here)
