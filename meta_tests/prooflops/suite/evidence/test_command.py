@@ -298,6 +298,7 @@ def test_commands_name_the_python_that_was_called(monkeypatch, started):
     assert rows.has_runner is is_runner
 
 
+@pytest.mark.prove
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     house = new_house(tmp_path)
     house.claim("demo.holds")

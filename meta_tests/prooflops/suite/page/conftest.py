@@ -22,9 +22,10 @@ def report_of():
     registry = results.registry_here()
     file = EvidenceFile(min((ROOT / "results").glob("*.jsonl")))
     verdicts = results.verdicts(file, registry)
+    kept = results.record(file, verdicts)
 
     def made(change=lambda name, info, stats: None, peaks=None):
-        record = copy.deepcopy(results.record(file, verdicts))
+        record = copy.deepcopy(kept)
         record["prooflops"]["peaks"] |= peaks or {}
         for bench in record["benchmarks"]:
             change(bench["name"].removeprefix("test_"), bench["extra_info"], bench["stats"])
