@@ -2,8 +2,8 @@
 # make evidence   the same in slices of 9 minutes, each of which goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
-# make prove      plants every fault, where make test plants five that the commit draws; runs what else takes long,
-#                 a thousand seeds of each drawn test of the claims, and 50 mutants of the code
+# make prove      plants every fault; runs what else takes long, a thousand seeds of each drawn test of the claims, and
+#                 50 mutants of the code; compares what the claims' tests try with what their statements cover
 # make lint       lint, types, import rules and workflows
 # make docs       builds the site into site/; read it with: python -m http.server --directory site
 #
@@ -94,15 +94,17 @@ meta-gate:
 	@$(call strict,meta_tests/prooflops_gate)
 
 meta-suite:
-	@$(call strict,meta_tests/prooflops/suite meta_tests/prooflops/model meta_tests/test_faults.py)
+	@$(call strict,meta_tests/prooflops/suite meta_tests/prooflops/model)
 
 meta-rest:
-	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py --ignore=meta_tests/prooflops_gate --ignore=meta_tests/prooflops/suite --ignore=meta_tests/prooflops/model)
+	@$(call strict,meta_tests --ignore=meta_tests/prooflops_gate --ignore=meta_tests/prooflops/suite --ignore=meta_tests/prooflops/model)
 
 prove: setup
 	@$(call strict,meta_tests -m prove)
 ifeq ($(ARGS),)  # ARGS choose among the tests above
 	@$(call strict,$(LONG))
+	@$(python) -m meta_tests.faults
+	@$(python) -m meta_tests.cover
 	@$(python) -m meta_tests.seeds
 	@$(python) -m meta_tests.mutants
 endif

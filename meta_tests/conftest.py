@@ -10,7 +10,6 @@ import functools
 import importlib.util
 import json
 import os
-import random
 import shlex
 import shutil
 import subprocess
@@ -288,9 +287,6 @@ def house(tmp_path):
     return new_house(tmp_path)
 
 
-_drawn = pytest.StashKey[str]()
-
-
 def commit():
     """The commit that is checked out; empty without git."""
     git = ["git", "rev-parse", "HEAD"]
@@ -299,44 +295,12 @@ def commit():
     return ""
 
 
-def drawn_by_commit(commit, test, cases, sample):
-    """The cases of a test that a run of this commit samples, in their order."""
-    chosen = random.Random(f"{commit} {test}").sample(range(len(cases)), min(sample, len(cases)))
-    return [cases[number] for number in sorted(chosen)]
-
-
 def pytest_collection_modifyitems(config, items):
-    """With --quick, leaves out tests marked `prove` except the `sample` the commit draws."""
-    if not config.option.quick:
-        return
-    proofs = {}
-    for item in items:
-        if mark := item.get_closest_marker("prove"):
-            proofs.setdefault(
-                (item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []
-            ).append(item)
-    if not proofs:
-        return
-    head = commit()
-    kept = [
-        case
-        for (test, sample), cases in proofs.items()
-        for case in drawn_by_commit(head, test, cases, sample)
-    ]
-    left = [case for cases in proofs.values() for case in cases if case not in kept]
-    config.stash[_drawn] = (
-        f"{len(kept)} of {len(kept) + len(left)} long cases, "
-        f"drawn by the commit {head[:12] or '(none)'}"
-    )
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in left]
-
-
-def pytest_report_collectionfinish(config):
-    if _drawn not in config.stash:
-        return ""
-    again = "check it out to draw them again, or run one by its node id without --quick"
-    return f"{config.stash[_drawn]}; {again}"
+    """With --quick, leaves out tests marked `prove`."""
+    if config.option.quick:
+        left = {item for item in items if item.get_closest_marker("prove")}
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="module")

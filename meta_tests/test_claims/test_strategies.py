@@ -1,7 +1,5 @@
 """What the claims' strategies draw: the device's dtypes, and each pair of a cover."""
 
-import subprocess
-import sys
 from itertools import combinations
 
 import pytest
@@ -71,11 +69,3 @@ def test_a_gap_is_what_no_call_has():
         "sum x bf16",
         "mean x fp32",
     ]
-
-
-@pytest.mark.prove
-def test_the_claims_tests_try_all_that_their_statements_cover():
-    """In a process of its own, as the observer's hooks stay in torch."""
-    command = [sys.executable, "-m", "meta_tests.cover"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout or done.stderr

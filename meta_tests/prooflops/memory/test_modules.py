@@ -57,7 +57,7 @@ def sum_of_outputs(out):
     return sum(each.sum() for each in leaves if each.requires_grad)
 
 
-@pytest.mark.prove(sample=36)
+@pytest.mark.prove
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODULES)
 @one_thread()

@@ -4,6 +4,7 @@ import pytest
 
 from prooflops.suite.ranks import JobRank, device_of
 
+
 @pytest.mark.parametrize(
     ("request_", "own", "cards", "device"),
     [
