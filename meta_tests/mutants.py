@@ -44,8 +44,6 @@ ROOMS = (
     "prooflops_gate/rows.py",
     "prooflops_gate/statistics",
 )
-# It writes the claims' pages.
-NEIGHBOURS = ("meta_tests/test_docs.py",)
 LEAST_KILLED = 0.85
 # A test that takes longer hangs; healthy ones take a tenth of it.
 LIMIT = ("-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true")
@@ -205,7 +203,7 @@ def entering(copy, mutants):
     seconds = [Counter() for _ in mutants]
     mark(copy, mutants)
     with tempfile.TemporaryDirectory() as folder:
-        tests = [*chain(*map(tests_of, ROOMS)), *NEIGHBOURS]
+        tests = chain(*map(tests_of, ROOMS))
         run_tests(copy, "-n2", "--dist=loadfile", "-p", "meta_tests.reach", *tests, MARKS=folder)
         rows = "".join(each.read_text("utf-8") for each in Path(folder).glob("*/tests"))
     subprocess.run(["git", "checkout", "-q", "."], cwd=copy, check=True)
