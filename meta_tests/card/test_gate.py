@@ -60,6 +60,7 @@ def test_kernel(benchmark):
 """
 
 
+@pytest.mark.prove
 def test_launches_alone_are_named_and_cycles_do_not_depend_on_the_clock(tmp_path, monkeypatch):
     children = Children(tmp_path, monkeypatch)
     children.write(ON_A_CARD)

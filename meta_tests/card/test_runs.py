@@ -160,6 +160,7 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path, shares):
         ), name
 
 
+@pytest.mark.prove
 def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path):
     """Untimed ones included, each of which keeps the card busy before a round."""
     record = tmp_path / "record.json"
