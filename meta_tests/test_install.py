@@ -194,6 +194,7 @@ def test_without_numpy_an_option_says_what_to_install(gate_wheel, foreign, tmp_p
         assert "-m pip install numpy scipy" in done.stderr
 
 
+@pytest.mark.prove
 def test_a_model_is_examined_whatever_the_project_around_it_has(suite, tmp_path):
     project = tmp_path / "a project"
     (project / "bench").mkdir(parents=True)
