@@ -43,7 +43,7 @@ def on_files(files, config):
     added = {f"reference/api/{name}.md": f"# `{name}`\n\n::: {name}\n" for name in MODULES}
     for path in (ROOT / "results").glob("*.jsonl"):
         file = EvidenceFile(path)
-        added[f"results/{path.stem}.html"] = html(page_of_file(file, report_of_file(file)))
+        added[f"results/{path.stem}.html"] = html(page_of_file(report_of_file(file)))
     for name in ("README.md", "gate-study.md"):
         added[f"results/{name}"] = (ROOT / "results" / name).read_text(encoding="utf-8")
     for path, content in added.items():

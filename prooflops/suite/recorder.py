@@ -78,8 +78,6 @@ class Recorder:
             left.sort(key=lambda item: item.nodeid in once_cut_off)
             for test in {*rows.remaining()} - {item.nodeid for item in left}:
                 rows.end_without_report(test, "error", "it is no longer collected")
-        kept = {*left}
-        self._config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = left
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -105,6 +103,7 @@ class Recorder:
             pace=run.pace,
             fingerprint=here,
             floors=sorted(run.stated_floors) if any(map(is_benchmark, items)) else [],
+            undecided_fails=self._config.getini("floor_undecided") == "fail",
             caches={**caches_of(run.device).levels} if any(map(is_benchmark, items)) else {},
             peaks=run.peaks.as_dict(),
             selection=selection_of(self._config),

@@ -71,26 +71,19 @@ class Verdict:
 
 def verdicts_of(
     registry: Registry,
-    tested: Collection[str],
     outcomes: Mapping[str, Sequence[Outcome]],
-    unrun: Mapping[str, Mapping[str, str]],
     selected: Collection[str] | None = None,
 ) -> list[Verdict]:
     """Verdicts of the tested claims and of the on-record claims in their topics, in registry order.
 
-    `unrun` has per claim its tests that did not run, with the reasons; `selected` are the claims
-    that --claim names.
+    `selected`: the claims that --claim names.
     """
-    tested = {*tested, *outcomes}
-    topics = {claim.partition(".")[0] for claim in tested}
+    topics = {claim.partition(".")[0] for claim in outcomes}
     found = []
     for claim in registry.claims.values():
         is_selected = claim.topic in topics if selected is None else claim.id in selected
-        if not is_selected or not (claim.id in tested or claim.on_record):
-            continue
-        missing = unrun.get(claim.id, {}).items()
-        without = [Outcome(test, "unrun", why, cases=0) for test, why in missing]
-        found.append(verdict_of(claim, [*outcomes.get(claim.id, ()), *without]))
+        if is_selected and (claim.id in outcomes or claim.on_record):
+            found.append(verdict_of(claim, outcomes.get(claim.id, ())))
     return found
 
 

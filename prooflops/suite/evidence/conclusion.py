@@ -9,6 +9,7 @@ import pytest
 
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import EvidenceFile, Rows, saved
+from prooflops.suite.page.run_report import run_report
 from prooflops.suite.page.writing import FINISHED, FinishedRun, publish
 from prooflops.suite.registry import Registry
 from prooflops.suite.verdicts import LOST
@@ -37,9 +38,8 @@ def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
     ):
         # All that was selected is on record, or has ended in other processes.
         session.exitstatus = pytest.ExitCode.OK
-    is_red = bool(finished.unwritten or finished.report.red_tests)
-    if config.getini("floor_undecided") == "fail":
-        is_red |= bool(finished.report.undecided_floors)
+    report = finished.report
+    is_red = finished.unwritten or report.red_tests or report.failing_floors
     if is_red and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -54,12 +54,12 @@ def finish(
     if isinstance(rows, EvidenceFile):
         # Benchmarks of other processes count too; their single rounds are not kept.
         content["benchmarks"] = results.benchmarks_of(rows)
-    report = results.report_of(content, found, registry)
+    report = run_report(content, found, registry)
     if not found and not content["benchmarks"]:
-        return FinishedRun(report, content, None, None, partial)
+        return FinishedRun(report, content, None, None)
     # The record of a run in slices is written at the end of the last one.
     is_open = isinstance(rows, EvidenceFile) and bool(partial)
     record = None if is_open else run_record.save(config, content, history_folder(config))
     if not partial and not rows.rows("verdicts"):
         rows.append("verdicts", verdicts={each.id: [each.verdict, each.reason] for each in found})
-    return publish(FinishedRun(report, content, folder, record, partial))
+    return publish(FinishedRun(report, content, folder, record))

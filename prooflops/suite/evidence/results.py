@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -10,7 +11,6 @@ from typing import Any
 
 from prooflops import __version__
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile, Rows
-from prooflops.suite.page.run_report import RunReport, run_report
 from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.verdicts import RED, Outcome, Verdict, verdicts_of
 from prooflops_gate.history.records import SCHEMA
@@ -40,16 +40,12 @@ def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
     """
     plan, ended = rows.plan, rows.ended()
     why_unrun = rows.stopped or "never reached"
-    outcomes: dict[str, list[Outcome]] = {}
-    unrun: dict[str, dict[str, str]] = {}
+    outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
     for test, claims in plan["tests"].items():
+        unrun = [Outcome(test, "unrun", why_unrun, cases=0)]
         for claim in claims:
-            if test in ended:
-                outcomes.setdefault(claim, []).extend(outcomes_of(test, ended[test]))
-            else:
-                unrun.setdefault(claim, {})[test] = why_unrun
-    tested = {claim for claims in plan["tests"].values() for claim in claims}
-    found = verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
+            outcomes[claim] += outcomes_of(test, ended[test]) if test in ended else unrun
+    found = verdicts_of(registry, outcomes, plan.get("selected"))
     in_part = plan.get("in_part", ())
     return [each for each in found if each.id not in in_part or each.verdict in RED]
 
@@ -100,6 +96,7 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
         "command": rows.command,
         # Evidence of before has none.
         "floors": plan.get("floors", []),
+        "undecided_fails": plan.get("undecided_fails", False),
         "selection": plan.get("selection", ""),
         "partial": rows.partial,
         "verdicts": [verdict.as_dict() for verdict in found],
@@ -129,11 +126,3 @@ def record_of(path: Path) -> dict[str, Any]:
     """The record of one run that a file amounts to."""
     file = EvidenceFile(path)
     return record(file, verdicts(file, registry_here()))
-
-
-def report_of(
-    content: Mapping[str, Any], found: Sequence[Verdict], registry: Registry
-) -> RunReport:
-    """The report of a run, made of its record."""
-    partial = content["prooflops"]["partial"] or content["prooflops"]["selection"]
-    return run_report(content, found, registry, partial)

@@ -207,12 +207,19 @@ def _open_figure(name: str, row: Measurement) -> Figure:
         # Nothing kept it from being judged but a rate that is not on record.
         text = f"measured {shown(entry['value'], entry['unit'])} (floor: {floor}): {why}"
         return Figure(name, None, text, row, floor)
-    measured, other = ("at most", "at least") if entry["unit"] == "s" else ("at least", "at most")
-    bounds = f"measured {measured} {compared(entry['value'], entry['unit'], entry['share'], floor)}"
-    if "most" in entry:
-        most = compared(entry["most"], entry["unit"], entry["most_share"], floor)
-        bounds += f", {other} {most}"
+    measured = "at most" if entry["unit"] == "s" else "at least"
+    reached = compared(entry["value"], entry["unit"], entry["share"], floor)
+    bounds = f"measured {measured} {reached}, {_other_bound(entry, floor)}"
     return Figure(name, None, f"{bounds} (floor: {floor}): {why}", row, floor, beside=why)
+
+
+def _other_bound(entry: Mapping[str, Any], floor: Floor) -> str:
+    """The bound of a contended figure that it did not measure; competing processes leave none."""
+    is_time = entry["unit"] == "s"
+    if "most" not in entry:
+        return f"no {'lower' if is_time else 'upper'} bound"
+    bound = compared(entry["most"], entry["unit"], entry["most_share"], floor)
+    return f"{'at least' if is_time else 'at most'} {bound}"
 
 
 def _strictness(bench: Measurement) -> tuple[float, float]:
@@ -387,8 +394,10 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         yield f"floor: {floor}"
         if figure.is_below_healthy:
             yield "below the healthy range"
-    if row.is_contended and figure.met is None:
-        yield f"{CONTENDED}: {'an upper' if entry['unit'] == 's' else 'a lower'} bound"
+    if figure.beside or (row.is_contended and figure.met is None):
+        bound = "an upper" if entry["unit"] == "s" else "a lower"
+        other = f", {_other_bound(entry, floor)}" if floor and figure.beside else ""
+        yield f"{CONTENDED}: {bound} bound{other}"
     elif row.is_wide:
         yield f"spread {row.spread:.0%}: too wide for a conclusion"
     if entry.get("clock_mhz"):

@@ -65,12 +65,7 @@ def _settings(report: RunReport) -> Iterable[str]:
     for key, usual in USUAL_FLAGS.items():
         if key in flags and flags[key] != usual:
             yield f"{key} is {flags[key]}; the default is {usual}"
-    if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
+    lacks_peak = any(bench.info.get("mfu", 0) is None for bench in report.benchmarks)
+    if lacks_peak and not report.clock_mhz:
         name = report.machine.get("name")
-        if report.clock_mhz:
-            yield (
-                f"the dense peak of {name} is cores × FLOPs per clock × clock; a dtype whose FLOPs "
-                "per clock are not on record has none"
-            )
-        else:
-            yield f"{name} has no dense peak on record: shares refer to the `best rate`"
+        yield f"{name} has no dense peak on record: shares refer to the `best rate`"

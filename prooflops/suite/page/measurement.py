@@ -225,5 +225,7 @@ class Measurement:
             found.append(f"bottleneck: {self.info['bottleneck']}")
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
-        found += [f"{AGAIN}: {engineering(*self.again)}"] if self.again else []
+        if self.again and self.rate:
+            times = self.again[0] / self.rate[0]
+            found.append(f"{AGAIN}: {engineering(*self.again)}, {times:.3g} times as fast")
         return ", ".join(filter(None, dict.fromkeys(found)))

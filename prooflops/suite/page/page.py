@@ -25,6 +25,7 @@ from prooflops_gate.page.section import ABSENT, BAD, OPEN, Headline, Mark, Page,
 # A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
 MOST_CLAIMS_OF_A_COMMAND = 10
+UNFINISHED = Mark("NOT FINISHED", OPEN, "…")
 BARS = (
     "A full bar is the `dense peak`, the vendor's bandwidth, or the value named beside the bar. "
     "The line marks the `floor`; the band is the healthy range, which healthy devices of this kind "
@@ -35,7 +36,7 @@ FOOT = (
     "also has a short version of this page (`.md`) and `verdicts.json` for programs."
 )
 SPREAD = (
-    "The device's own clock measures times. A `spread` above 25 % is too wide for a conclusion. "
+    "The device's own timer measures times. A `spread` above 25 % is too wide for a conclusion. "
     "The `dense peak` is the vendor's highest rate without sparsity; for a CPU, cores × FLOPs per "
     "clock × clock. The `best rate` is the rate of this machine's fastest product of the dtype."
 )
@@ -93,6 +94,13 @@ def headline(report: RunReport) -> Headline:
         memory = machine.get("memory_bytes")
         facts += [*processor.described(machine), binary(memory) if memory else ""]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
+    if report.unfinished:
+        # A failure stays one, whatever the tests say that are left.
+        if mark.tone == BAD:
+            text += f"; {report.unfinished}"
+        else:
+            mark, text = UNFINISHED, f"{report.unfinished}; so far {mark.word}: {text}"
+            advice, command = delivery.REPEAT, report.command
     return Headline(mark, text, [fact for fact in facts if fact], command, advice)
 
 
@@ -102,10 +110,12 @@ def _with_what_is_red(mark: Mark, report: RunReport) -> Mark:
     benchmarks = [] if mark is delivery.MISSES else report.red_benchmarks
     red = [f"{many(failing, 'claim')} FAIL{'S' * (failing == 1)}"] * bool(failing)
     red += [f"{many(len(benchmarks), 'benchmark')} failed"] * bool(benchmarks)
+    floors = report.failing_floors
+    red += [f"{many(len(floors), 'floor')} undecided"] * bool(floors)
     red += [f"{many(len(report.errors), 'test')} crashed"] * bool(report.errors)
     if not red:
         return mark
-    tone = BAD if failing or benchmarks or mark is delivery.MISSES else OPEN
+    tone = BAD if failing or benchmarks or floors or mark is delivery.MISSES else OPEN
     return Mark(f"{mark.word}, and {' and '.join(red)}", tone, "✕" if tone == BAD else "!")
 
 
@@ -133,16 +143,18 @@ def measured(report: RunReport) -> list[str]:
     slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
     number = len(report.benchmarks)
     if slow:
-        all_of = many(number + slow, "benchmark")
-        too_slow = f"the other {slow} would take too long on this machine"
-        return [f"This run measured {number} of {all_of}; {too_slow}."]
+        others = len(report.unmeasured) - slow
+        all_of = many(number + slow + others, "benchmark")
+        reasons = f"{slow} would take too long on this machine, {others} have other reasons"
+        return [f"This run measured {number} of {all_of}. Of the rest, {reasons}."]
     return [] if report.claims else [f"This run measured {many(number, 'benchmark')}."]
 
 
 def undecided(report: RunReport) -> list[str]:
     """A sentence for each stated floor that could not be judged."""
+    fails = ", which fails this run (floor_undecided=fail)" * report.undecided_fails
     return [
-        f"The floor stated for {each.name} could not be judged: {each.text}."
+        f"The floor stated for {each.name} could not be judged{fails}: {each.text}."
         for each in report.undecided_floors
     ]
 

@@ -11,11 +11,11 @@ from prooflops_gate.console.tables import engineering
 from prooflops_gate.page.plot import Axis, Line, Plot, Point
 from prooflops_gate.page.section import Section
 
-HOLLOW = "A hollow point allows no conclusion: contended, above its roof, or spread too widely."
+HOLLOW = "A hollow point is inconclusive: contended, above its roof, or too widely spread."
 ROOFS = (
     "Both roofs were measured in this run: the fastest product of the dtype (horizontal) and the "
-    "memory bandwidth (sloped). Attainable is the lower one, at the bandwidth for the kernel's "
-    "share of reads. *: the counter uses another convention (`counted_otherwise`)."
+    "memory bandwidth (sloped), for the kernel's share of reads. The lower roof is the attainable "
+    "rate. *: the counter uses another convention (`counted_otherwise`)."
 )
 
 

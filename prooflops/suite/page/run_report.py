@@ -55,9 +55,11 @@ class RunReport:
     peaks       the peaks that are not the vendor's (see Peaks), a CPU's at `clock_mhz`
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
+    undecided_fails  True if such a floor fails the run where it could not be judged
     in_part     the number of claims without a verdict, as the command line left out tests of them
     known_claims  the number of claims that the registry has
     partial     why the run is partial; empty for a whole one
+    unfinished  the tests that are left, and why; empty for a run that has ended
     """
 
     machine: Mapping[str, Any]
@@ -77,9 +79,11 @@ class RunReport:
     version: str = ""
     pace: str = ""
     floors: tuple[str, ...] = ()
+    undecided_fails: bool = False
     in_part: int = 0
     known_claims: int = 0
     partial: str = ""
+    unfinished: str = ""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -115,7 +119,12 @@ class RunReport:
     @property
     def undecided_floors(self) -> list[delivery.Figure]:
         """The figures whose stated floor could not be judged."""
-        return delivery.undecided_floors(self.figures, self.floors)
+        return delivery.undecided_floors(self.figures, () if self.unfinished else self.floors)
+
+    @property
+    def failing_floors(self) -> list[delivery.Figure]:
+        """The figures whose stated floor fails the run, as it could not be judged."""
+        return self.undecided_floors if self.undecided_fails else []
 
     @property
     def errors(self) -> list[RedTest]:
@@ -149,7 +158,6 @@ def run_report(
     record: Mapping[str, Any],
     verdicts: Sequence[Verdict],
     registry: Registry,
-    partial: str = "",
 ) -> RunReport:
     """The report of a run, made of its record (see docs/how-to/history.md) and its verdicts."""
     ours = record["prooflops"]
@@ -177,9 +185,11 @@ def run_report(
         version=ours["version"],
         pace=ours["pace"],
         floors=tuple(ours.get("floors", ())),
+        undecided_fails=ours["undecided_fails"],
         in_part=ours.get("in_part", 0),
         known_claims=len(registry.claims),
-        partial=partial,
+        partial=ours["partial"] or ours["selection"],
+        unfinished=ours["partial"],
     )
 
 

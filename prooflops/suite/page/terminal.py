@@ -50,11 +50,8 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
             terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
     for text in _places(finished):
         for each in medium.wrapped(text, width):
-            terminal.write_line(each, red=bool(finished.unwritten or finished.stopped))
-    undecided = page.undecided(report)
-    if undecided and terminal.config.getini("floor_undecided") == "fail":
-        undecided.append("This run fails, because of floor_undecided=fail.")
-    for sentence in undecided:
+            terminal.write_line(each, red=bool(finished.unwritten or report.unfinished))
+    for sentence in page.undecided(report):
         for each in medium.wrapped(sentence, width):
             terminal.write_line(each, yellow=True)
     if page.is_of_claims(report) or report.figures or report.undecided_floors:
@@ -112,10 +109,9 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
 
 def _places(finished: FinishedRun) -> Iterator[str]:
     """The scope of a partial run, and the paths of report and record."""
-    if finished.stopped:
-        yield f"partial run: {finished.stopped}"
-    elif finished.report.partial and finished.folder:
-        yield f"partial run: {finished.report.partial}"
+    report = finished.report
+    if report.partial and (finished.folder or report.unfinished):
+        yield f"partial run: {report.partial}"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:

@@ -9,7 +9,8 @@ from prooflops_gate.page.section import Section, anchor_of_word
 
 WORDS = {
     "contended": (
-        "measured while other work used the same cores or card; the rate is a lower bound."
+        "measured while other work used the same cores or card; the rate is a lower bound. The "
+        "threads of a product wait for each other, so it may be fifty times too low."
     ),
     "dense peak": (
         "the vendor's highest rate without structured sparsity, or the rate that `--peak` states. "

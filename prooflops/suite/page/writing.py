@@ -24,7 +24,6 @@ class FinishedRun:
     content: Mapping[str, Any]  # the record's
     folder: Path | None
     record: Path | None
-    stopped: str = ""  # why the run ended early
     unwritten: str = ""
     resume: Path | None = None  # the file of a run that can go on
 

@@ -41,7 +41,7 @@ def test_a_healthy_h200_delivers():
 def kept(request):
     """A file of evidence, its report, and the page that is made of it today."""
     file, report = run_of(request.param)
-    return file, report, page_of_file(file, report)
+    return file, report, page_of_file(report)
 
 
 def test_a_kept_page_says_what_its_evidence_says(kept):

@@ -43,11 +43,10 @@ SHOWN = "[...document.querySelectorAll('[data-mark]')].filter((x) => x.checkVisi
 def shown():
     """The report of a real card, with claims of each verdict."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
-    evidence = EvidenceFile(path)
-    made = report_of_file(evidence)
+    made = report_of_file(EvidenceFile(path))
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     claims = (*red, *made.claims[len(red) :])
-    return evidence, replace(made, claims=claims)
+    return replace(made, claims=claims)
 
 
 def violations(page):
@@ -81,9 +80,8 @@ def search(page, report):
 
 
 def test_the_page_is_searched_fits_and_is_accessible_and_fetches_nothing(chromium, shown, tmp_path):
-    evidence, report = shown
     file = tmp_path / "h200.html"
-    file.write_text(html(page_of_file(evidence, report)), encoding="utf-8")
+    file.write_text(html(page_of_file(shown)), encoding="utf-8")
     context = chromium.new_context(reduced_motion="reduce")
     page = context.new_page()
     complaints = []
@@ -94,7 +92,7 @@ def test_the_page_is_searched_fits_and_is_accessible_and_fetches_nothing(chromiu
     page.set_default_timeout(20_000)
     page.goto(file.as_uri())
     assert page.locator(".bars li").count() == 14
-    search(page, report)
+    search(page, shown)
     for is_open in (False, True):
         page.evaluate(UNFOLD, is_open)
         for name, width in WIDTHS.items():
