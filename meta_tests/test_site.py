@@ -36,7 +36,7 @@ def address(site):
         server.shutdown()
 
 
-def test_a_reader_gets_from_the_first_page_to_a_claim_and_sorts_the_runs(address, chromium):
+def test_a_reader_clicks_to_a_claim_searches_one_and_sorts_the_runs(address, chromium):
     page = chromium.new_page(viewport={"width": 1440, "height": 900})
     page.set_default_timeout(30_000)
     complaints = []
@@ -47,6 +47,10 @@ def test_a_reader_gets_from_the_first_page_to_a_claim_and_sorts_the_runs(address
     page.locator("article").get_by_role("link", name="Claims", exact=True).first.click()
     page.locator("article").get_by_role("link", name="grad.backward-4BN").click()
     page.locator("article h2#gradbackward-4bn").wait_for()
+    page.locator("input.md-search__input").fill("fp16 underflow")
+    found = page.locator(".md-search-result__item a[href*='claims/dtype.html']").first
+    found.click()
+    page.wait_for_url("**/claims/dtype.html*")
     page.goto(f"{address}results/index.html")
     table = page.locator("table").last
     search = page.get_by_label("Search runs").last
