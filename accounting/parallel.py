@@ -44,11 +44,11 @@ KEYS = ("key", "value")
 
 @checked(ranks=at_least_one)
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bytes that each rank of a ring sends, over the size of the whole array.
+    """Bytes that each rank of a ring sends, divided by the size of the whole array.
 
     The factor is (n − 1)/n, or 2·(n − 1)/n for an all-reduce. The array is each rank's input
-    (all-reduce, reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is this times the
-    algorithm's (size over time), and does not depend on the number of ranks.
+    (all-reduce, reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is this factor
+    times the algorithm bandwidth (size / time). It does not depend on the number of ranks.
     Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)

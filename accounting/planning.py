@@ -125,7 +125,7 @@ def device_state(
 
     Sharded classes have ⌈parameters / devices⌉ elements. Stage 0 (data parallel) shards nothing; 1
     the optimizer state and master copy, 2 also gradients, 3 (FSDP) also parameters. Ignored:
-    activations, padding of each tensor, and layers that stages 2 and 3 store whole while at work.
+    activations, padding of each tensor, and layers that stages 2 and 3 store whole while they run.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
     >>> for stage in (0, 1, 2, 3):

@@ -39,7 +39,7 @@ def judged(
         rate = amount / seconds
         assert bound is None or rate <= bound, (
             f"{what}: measured {rate:.4g} {unit}, but the units do at most {bound:.4g}: the "
-            f"declared {wrong} or the clock are wrong"
+            f"declared {wrong} or the timer are wrong"
         )
         rates |= {figure: rate} if amount else {}
     return rates

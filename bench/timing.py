@@ -127,7 +127,7 @@ class CallTimer:
                 break
         if best < LEAST_WAITED_SHARE:
             raise NotWaitedFor(
-                f"the clock saw only {best:.0%} of the time from an idle device to an idle device: "
+                f"the timer saw only {best:.0%} of the time that the host waited for the device: "
                 "does the benchmark wait for the device?"
             )
         return max(fastest, 1e-9), best

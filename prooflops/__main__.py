@@ -83,12 +83,12 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     plan = commands.add_parser(
         "plan", help="print FLOPs, days and memory of a training run, by formula"
     )
-    add_model(plan)
+    add_model(plan, USUAL_DEVICE)
     add_run(plan)
     fits = commands.add_parser(
         "fits", help="predict the cards that a training step of a model fits on"
     )
-    add_model(fits)
+    add_model(fits, ", ".join(CARDS))
     report = commands.add_parser("report", help="write the page of a run that `make evidence` kept")
     report.add_argument("file", help="NAME.jsonl; NAME.html and NAME.md are written beside it")
     compare = commands.add_parser(
@@ -101,14 +101,13 @@ def command_line() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     return parser, commands.choices
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Adds the model, its tokens and its device."""
+def add_model(parser: argparse.ArgumentParser, usual: str) -> None:
+    """Adds the model, its tokens and its device, by default the `usual` ones."""
     add = parser.add_argument
     known = f"{', '.join(KNOWN)}, {', '.join(presets())}"
-    add("model", help=f"{known}; or a config.json, its folder, or a name that transformers finds")
+    add("model", help=f"a config.json, its folder, a name that transformers finds, or: {known}")
     ignored = "ignore this key of the config, which must not change a size; repeatable"
     add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
-    usual = f"{USUAL_DEVICE}; of fits: {', '.join(CARDS)}"
     add("--device", help=f"a card by its usual name, such as 'A100-SXM4-80GB' (default: {usual})")
     context = f"the model's context, at most {USUAL_SEQUENCE:,}"
     add("--sequence", help=f"tokens per sequence (default: {context})")
@@ -321,7 +320,7 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
     verdict = "yes by formula" if found is as_it_is else "no"
     yield "fits", f"{verdict}: {what}, one {device.label} offers {offered}", figures
     if found is None:
-        yield "fits with", f"no change up to {MOST_DEVICES:,} devices", {}
+        yield "fits with", f"no change suffices on up to {MOST_DEVICES:,} devices", {}
     elif found is not as_it_is:
         shown = f"{found}: at least {with_unit(found.total_bytes, 'B')} a device, by formula"
         yield "fits with", shown, {}

@@ -62,15 +62,15 @@ INI = {
     ),
     "gate_undecided": (
         (
-            "whether an INCONCLUSIVE benchmark passes: pass (with a warning), fail, or the "
-            f"slowdown that must be excluded, such as 20%; fail means {ALLOWED_OPEN}"
+            "pass: an INCONCLUSIVE benchmark passes with a warning; fail: it fails unless a "
+            f"slowdown of {ALLOWED_OPEN} is excluded; or another slowdown, such as 20%"
         ),
         "pass",
     ),
     "gate_in_turn": (
         (
-            "whether both processes of a pair are alive at once; false if only one can be, as with "
-            "a port"
+            "whether both processes of a pair are alive at once; false if they cannot be, for "
+            "example because both open one port"
         ),
         "true",
     ),
@@ -83,7 +83,7 @@ FILES = ("json", "markdown")
 COMPUTED = ("gate_by",)
 FLAGS = {
     "--gate": "fail if a regression is confirmed, or an exact quantity changes",
-    "--gate-noise-floor": "compare this code with itself: the smallest change it can detect",
+    "--gate-noise-floor": "compare this code with itself: print the smallest slowdown it can find",
     "--gate-history": "list records and baselines, and exit; with --report=DIR also write a page",
 }
 # Each option has a metavar and a meaning.
@@ -94,7 +94,7 @@ VALUES = {
     ),
     "--gate-versus": (
         "PYTHON|DIR|REVISION",
-        "compare with this side; a branch means the merge base, main^0 its last commit",
+        "compare with this side; a branch means its merge base, main^0 its last commit",
     ),
     "--gate-bisect": (
         "GOOD",

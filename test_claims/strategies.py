@@ -247,7 +247,7 @@ class Case(NamedTuple):
         """These values in turn; by default small numbers, which every format holds exactly."""
         chain = self.chain()
         base = chain.base(device)
-        # By default Python's numbers become fp32.
+        # Python's numbers become fp32 unless a dtype is given.
         wide = torch.float64 if base.dtype == torch.float64 else None
         few = torch.tensor([*values], dtype=wide, device=base.device)
         turns = math.ceil(base.numel() / len(few))

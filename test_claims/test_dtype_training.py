@@ -18,7 +18,7 @@ from test_claims.oracles.numbers import cast
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import TORCH_DTYPES
 
-# By hand: where a data sheet's rate of a format stands, by what its products are added in.
+# Written by hand: where a data sheet has a format's rate, by the accumulator of its products.
 RATES = {
     ("fp16", "fp32"): "fp16",
     ("fp16", "fp16"): "fp16_acc16",

@@ -103,7 +103,7 @@ class Trainer:
         self.module = nn.Module()
         self.classes = torch.arange(5) % 3
         self.parameters = [*self.net.parameters()]
-        # Of another dtype, with gradients of 0.
+        # A parameter of another dtype, whose gradients are 0.
         self.beside = nn.Parameter(torch.zeros(2, dtype=torch.float16))
         self.beside.grad = torch.zeros_like(self.beside)
 

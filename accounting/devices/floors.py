@@ -126,7 +126,7 @@ def shown(value: float, of: str) -> str:
 def compared(
     value: float, unit: str, share: float, floor: Floor, at_clock: float | None = None
 ) -> str:
-    """A figure, with its share of the nominal rate where its floor is one, and at the clock.
+    """A figure, and if its floor is a share, its shares of the nominal rate and at the clock.
 
     >>> compared(99e12, "FLOP/s", 0.1, floor_of("H100 SXM", "bf16"), at_clock=0.12)
     '99.0 TFLOP/s, 10 % of the dense peak, 12 % at the clock that ran'

@@ -114,7 +114,7 @@ def the_peak_is_that_of_sparse_products(dense, *arguments):
 @on_card(
     LARGE,
     instead_of="meta_tests.card.card.Card.kernel_s",
-    saying="the declared FLOPs or the clock are wrong",
+    saying="the declared FLOPs or the timer are wrong",
 )
 def a_product_takes_no_time(_original, *_):
     return 1e-12

@@ -89,5 +89,5 @@ def _defects(found: Mapping[str, Any]) -> list[str]:
     if found.get("uncorrected_errors"):
         words.append(f"{found['uncorrected_errors']} uncorrected memory errors")
     if found.get("rows_to_remap"):
-        words.append("memory rows are pending remapping, which a reset does")
+        words.append("memory rows wait to be remapped: reset the card")
     return words

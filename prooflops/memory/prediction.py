@@ -263,8 +263,8 @@ def _target(device: str | torch.device) -> torch.device:
     validated_choice("device", device.type, PREDICTED_DEVICES)
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError(
-            "a FakeTensorMode is active: predicted_memory enters its own, and two do not mix; "
-            "leave yours first"
+            "a FakeTensorMode is active: predicted_memory enters its own, and two cannot be "
+            "nested; exit yours first"
         )
     return device
 

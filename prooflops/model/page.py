@@ -64,7 +64,7 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
 
 def page_of(examination: Examination, headline: Sequence[str], part: str = "") -> Page:
     lead = "; ".join(filter(None, [examination.model, part]))
-    chosen = "; ".join(examination.notes) or "nothing: the factory says all"
+    chosen = "; ".join(examination.notes) or "nothing; the factory states everything"
     facts = [("chosen", chosen), ("machine", "\n".join(headline))]
     return Page(
         title=examination.user_model.spec,
@@ -74,8 +74,8 @@ def page_of(examination: Examination, headline: Sequence[str], part: str = "") -
             *sections_of(examination),
             Section("The model and the machine", facts, has_head=False),
         ],
-        foot="FLOPs are counted from the operators that ran, bytes by the allocator, times by the "
-        "device's own clock.",
+        foot="FLOPs are counted from the operators that ran. Bytes are the allocator's; times are "
+        "those of the device's own timer.",
     )
 
 

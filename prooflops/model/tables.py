@@ -249,10 +249,8 @@ def bound_sentence(step: MeasuredStep, unknown: str) -> str:
     longest, seconds = max(step.least_times_s.items(), key=lambda item: item[1])
     part = f"{seconds / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
-        return (
-            f"neither compute, memory nor launches bind it: {longest}, the longest, explains {part}"
-        )
-    return f"{longest}-bound: of the three, {longest} takes longest, {part}"
+        return f"nothing bounds the step alone: {longest}, the longest, takes {part}"
+    return f"{longest}-bound: {longest} takes longest, {part}"
 
 
 def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose: str) -> str:
@@ -275,7 +273,7 @@ def operators_section(breakdown: Breakdown, *, is_compiled: bool) -> Section:
     more = len(breakdown.operators) - MOST_ROWS
     remarks = [f"and {more} more, in the .json"] if more > 0 else []
     if is_compiled:
-        remarks.append("those of the code as it is written, timed uncompiled, as the modules are")
+        remarks.append("timed uncompiled, as the modules are")
     return Section("operators by time", rows, remarks)
 
 
@@ -287,8 +285,8 @@ def fits_section(fits: Fits) -> Section:
     if fits.rows:
         remarks.append(
             "predicted, without the card: the most that torch.cuda.max_memory_reserved reads in "
-            "two steps; a step fits if torch's allocator gets through with the card's memory, less "
-            "0.5 GB for the CUDA context"
+            "two steps; a step fits if torch's allocator can serve its requests from the card's "
+            "memory less 0.54 GB for the CUDA context"
         )
     unknown = dict.fromkeys(name for row in fits.rows for name in row.fit.unknown)
     if unknown:

@@ -12,7 +12,7 @@ from prooflops_gate.console.tables import aligned, engineering
 
 WIDTH = 80
 SHORTEST_NAME = 12
-# By default the levels shown have at most this number of lines.
+# The levels shown by default have at most this number of lines.
 MOST_LINES = 30
 ALL, NONE = "all", "none"
 HEAD = (

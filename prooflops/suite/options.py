@@ -21,7 +21,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("floor", "as --floor, one per line", type="linelist", default=[])
     parser.addini(
         "floor_undecided",
-        "pass or fail: the end of a run that could not judge a floor of --floor or --reference",
+        "pass or fail: what a run does that cannot judge a floor of --floor or --reference "
+        "(default: pass)",
         default="pass",
     )
 

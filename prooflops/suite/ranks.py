@@ -77,7 +77,7 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
         if request is not None and ":" in request and own.size > 1:
             raise ValueError(
                 f"--device {request}: each rank uses the card of its local rank; "
-                f"say --device {request.partition(':')[0]}, or nothing"
+                f"give --device {request.partition(':')[0]}, or no --device"
             )
         return request
     if own.local_rank >= counts[kind] > 1:

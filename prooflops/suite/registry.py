@@ -116,9 +116,9 @@ class Claim(TypedRow):
         validated_choice("written", self.written, WRITTEN)
         validated_choice("kind", self.kind, KINDS)
         if (self.written == "holds-if") != bool(self.condition):
-            raise ValueError("a holds-if claim, and no other, states its condition")
+            raise ValueError("a claim has a condition if it holds-if, and only then")
         if (self.written in ("wrong", "slip")) != bool(self.correction):
-            raise ValueError("a wrong claim or a slip, and no other, states its correction")
+            raise ValueError("a claim has a correction if it is wrong or a slip, and only then")
         if not self.statement.strip() or not self.sources:
             raise ValueError("it has no statement, or no source")
         if len(set(self.sources)) < len(self.sources):

@@ -32,7 +32,7 @@ LEVEL_SERIES = 1
 FOOT = (
     "A point is a record, and links to its commit where the remote's address is known. A dashed "
     "line marks a change of level, found by ranks, and names its first commit. Level lines are "
-    "medians. The zigzag says that the axis does not begin at 0."
+    "medians. A zigzag marks an axis that does not begin at 0."
 )
 
 

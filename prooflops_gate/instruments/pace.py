@@ -231,8 +231,7 @@ class PacePlan:
             return "no benchmark was timed on both sides"
         text = f"{many(len(names), 'benchmark')}, {minutes(self.budget_s)} at most (--gate-budget)"
         if not self.decides:
-            nothing = "so few pairs can decide nothing"
-            return f"{text}: {nothing}: leave out --gate-replicates"
+            return f"{text}: too few pairs to decide anything: drop --gate-replicates"
         if not self.fits(names):
             needed = self.minutes_for(names)
             fewer = f"fewer than {self.pairs} pairs fit into that, and they decide nothing"

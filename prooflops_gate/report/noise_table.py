@@ -12,7 +12,7 @@ from prooflops_gate.console.tables import engineering
 from prooflops_gate.rows import Row
 from prooflops_gate.statistics.decision_rule import Plan, smallest_effect
 
-HEAD = ("benchmark", "time", "pairs", "noise", "slowdowns are found from")
+HEAD = ("benchmark", "time", "pairs", "noise", "smallest slowdown found")
 
 
 def noise_table(

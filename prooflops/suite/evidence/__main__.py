@@ -125,10 +125,14 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=180.0,
         metavar="SECONDS",
-        help="longest time of a test (180)",
+        help="longest time of a test (default: 180)",
     )
     made.add_argument(
-        "-n", "--numprocesses", default="auto", metavar="N", help="processes, as for xdist (auto)"
+        "-n",
+        "--numprocesses",
+        default="auto",
+        metavar="N",
+        help="number of processes, as for xdist (default: auto)",
     )
     made.add_argument("--index", action="store_true", help="only rewrite the pages in results/")
     made.add_argument(

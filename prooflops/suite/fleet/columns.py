@@ -135,6 +135,6 @@ def _change(first: Mapping[str, Timing], timings: Mapping[str, Timing]) -> str:
     most = max(slowdowns, key=lambda name: abs(math.log(slowdowns[name])))
     return (
         f"{many(len(slowdowns), 'benchmark')}, {slower} slower, {len(beyond) - slower} faster, the "
-        f"others within their spread; {short_name(most)} differs most: "
-        f"{_factor(slowdowns[most])} the time"
+        f"others within their spread; {short_name(most)} differs most, "
+        f"taking {_factor(slowdowns[most])} the time"
     )

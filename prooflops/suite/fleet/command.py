@@ -65,7 +65,7 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
     else:
         answers = Counter(run.answer for run in {run.node: run for run in runs}.values())
         counted = ", ".join(f"{number} {answer}" for answer, number in answers.items())
-        lead.append(f"the newest runs of the machines: {counted}")
+        lead.append(f"the newest run of each machine: {counted}")
         lead.append("the tables show the machines that stand out, and one normal machine")
     partial = [run for run in runs if run.partial]
     rows = [[machine.node, machine.state, f"{machine.slowdown:.1%}"] for machine in slow]

@@ -109,7 +109,7 @@ def test_a_change_is_what_two_runs_of_one_machine_would_not_show():
     spreads = {"a": 0.05, "b": 0.05, "c": 0.0}
     (said,) = changes([before, run_of(date="2026-01-02", times_s=again, spreads=spreads)])
     assert "3 benchmarks, 1 slower, 0 faster, the others within" in said
-    assert "a differs most: 1.10x the time" in said
+    assert "a differs most, taking 1.10x the time" in said
     wide = Timing(1.0, "s", 0.9)
     assert not is_within_spread(wide, wide, 0.002), "500 times as fast is no noise"
 
