@@ -2,10 +2,9 @@
 
 There are two regimes, which are never mixed. *Sustainable* is the median call of steady work, after
 the clock has settled. *Achievable* is the median of the five fastest calls after a rest, while an
-idle device still boosts. On a GPU at its power limit the two differ by a tenth or more, and so does
-the best k. Therefore each has its own search. A ceiling is at least as high as every product of its
-run, and the achievable ceiling at least as high as the sustainable one. A CPU has only the
-sustainable one.
+idle device still boosts. On a GPU at its power limit the two differ by a tenth or more, and so may
+the best shape. Therefore each has its own search. A ceiling is at least as high as every product of
+its run. A CPU has only the sustainable one.
 """
 
 from __future__ import annotations
@@ -29,11 +28,8 @@ from prooflops import timing
 from prooflops.precision import Float32Products
 
 REGIMES = ("sustainable", "achievable")
-# Seconds of a search, in those of a benchmark's rounds; a CPU's space is small, and each of its
-# windows short.
+# Seconds of a search, in those of a benchmark's rounds; the calls of a CPU are short.
 SEARCH = {"cpu": 5, "other": 10}
-# Windows of a search for bursts: the rests before them are not of its budget.
-RESTS = search.WINDOWS_IN_BUDGET
 # Side of the product that tells how large the others may be.
 PROBE = {"cpu": 256, "other": 4096}
 PROBES, PROBES_IN_QUIET = 3, 30
@@ -46,17 +42,12 @@ FASTEST = 5
 
 @dataclass
 class Ceilings:
-    """The best rates of this machine in this run, per dtype and regime, searched for when asked.
-
-    `clock_share`: the clock of the device now, as a share of its highest; None where nobody reads
-    it. Shapes are ranked by their rates at the clock that ran.
-    """
+    """The best rates of this machine in this run, per dtype and regime, searched for when asked."""
 
     device: torch.device
     pace: Pace
     progress: Progress = no_progress
     room_bytes: Callable[[], float] = lambda: math.inf
-    clock_share: Callable[[], float | None] = lambda: None
     _found: dict[tuple[str, str], search.Found] = field(default_factory=dict)
     # The searched rates, raised by faster benchmarks.
     _flop_per_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -133,7 +124,7 @@ class Ceilings:
         """The ceiling after a product of this shape and rate: it is at least that."""
         best = self._best_product.get((dtype, regime))
         if best is None or flop_per_s > best.flop_per_s:
-            self._best_product[dtype, regime] = search.Found(shape, flop_per_s, 0.0)
+            self._best_product[dtype, regime] = search.Found(shape, flop_per_s)
         return self._raise(dtype, regime, flop_per_s)
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
@@ -152,41 +143,34 @@ class Ceilings:
 
         return rest
 
-    def space(self, dtype: str) -> search.Space:
+    def shapes(self, dtype: str) -> list[search.Shape]:
         """The shapes that the pace allows and whose operands fit the memory."""
         most_flops = self.probed(dtype) * self.pace.longest_call_s / 4
         # Two operands, the result, and two more while they are drawn, each in fp32.
         most_elements = self.room_bytes() / (5 * max(4, element_bytes(1, dtype)))
-        return search.space_of(self.device, most_flops, most_elements)
+        return search.shapes(self.device.type, most_flops, most_elements)
 
     def _raise(self, dtype: str, regime: str, flop_per_s: float) -> float:
         self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flop_per_s)
         return self._flop_per_s[dtype, regime]
 
     def _search(self, dtype: str, regime: str) -> search.Found:
-        began = perf_counter()
-        space = self.space(dtype)
-        operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self.device)
-        bursts = regime == "achievable"
+        shapes = self.shapes(dtype)
+        m, k, n = (max(sizes) for sizes in zip(*shapes, strict=True))
+        operands = Operands(dtype, m, k, n, self.device)
+        windows = 2 * len(shapes)
         times = SEARCH.get(self.device.type, SEARCH["other"])
-        budget_s = times * self.pace.measure_s + (RESTS * REST_S if bursts else 0.0)
-        self.progress(f"searching for the fastest {regime} product of {dtype}", budget_s)
-        if not bursts:
-            largest, _ = operands.multiply(*space.shapes[-1])
+        window_s = times * self.pace.measure_s / windows
+        idle_s = REST_S if regime == "achievable" else 0.0
+        self.progress(
+            f"searching for the fastest {regime} product of {dtype}", windows * (window_s + idle_s)
+        )
+        if not idle_s:
+            largest, _ = operands.multiply(*shapes[-1])
             self._settle(largest, self.pace.settled(self.device.type))
-        rate = search.rate_on(
-            operands, self.timer, self.clock_share, idle_s=REST_S if bursts else 0.0
-        )
-        found = search.guided(
-            space,
-            rate,
-            units=search.units_of(self.device),
-            tiles=search.CPU_TILES if self.device.type == "cpu" else search.GPU_TILES,
-            budget_s=budget_s,
-        )
-        multiply, flops = operands.multiply(*found.shape)
-        seconds = self._seconds(multiply, regime)
-        return search.Found(found.shape, flops / seconds, perf_counter() - began)
+        shape = search.fastest(shapes, operands, self.timer, window_s=window_s, idle_s=idle_s)
+        multiply, flops = operands.multiply(*shape)
+        return search.Found(shape, flops / self._seconds(multiply, regime))
 
     def _settle(self, function: Callable[[], object], pace: Pace) -> None:
         """Steady work, without a rest between calls, until its rate is steady too."""

@@ -58,10 +58,10 @@ def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float 
 
 
 @pytest.fixture(scope="session")
-def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
+def ceilings(device, pace, sizing, progress_of) -> Ceilings:
     """The best rates of this machine per dtype, measured at the first use."""
     progress = progress_of("ceilings")
-    return Ceilings(device, PACES[pace], progress, sizing.room_bytes, clock_share)
+    return Ceilings(device, PACES[pace], progress, sizing.room_bytes)
 
 
 @pytest.fixture(scope="session")

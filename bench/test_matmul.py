@@ -132,11 +132,6 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     rest = ceilings.rest_before(case.multiply) if bursts else None
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     measure.product(case, ceilings, regime=regime, setup=rest, **labelled(dtype, device))
-    measure.declare(
-        regime=regime,
-        shape=list(found.shape),
-        found_flop_per_s=found.flop_per_s,
-        search_s=found.seconds,
-    )
+    measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s)
     if not bursts:
         delivery.product(dtype, case)

@@ -107,7 +107,7 @@ def time_alone(card):
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
             stack.enter_context(patch.object(rounds, "RESETTLED_S", (0.002, 0.01)))
-            # A search for bursts makes its budget of the rest.
+            # A search for bursts rests before each window.
             stack.enter_context(patch.object(ceilings, "REST_S", 0.002))
             stack.enter_context(patch.object(bench_timing, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(bench_timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prooflops.machine import cpu_clock
-from prooflops.machine.device import card_of, highest_clock_hz
+from prooflops.machine.device import card_of
 from prooflops_gate.machine import nvml
 
 Moment = Mapping[str, Any]
@@ -95,20 +95,6 @@ def sampler_of(device: torch.device) -> Sampler:
     if card is None:
         return Sampler(None)
     return Sampler(lambda: nvml.moment(card), lambda: nvml.energy_j(card))
-
-
-def clock_share_of(device: torch.device) -> Callable[[], float | None]:
-    """Reads the clock of a GPU, as a share of the highest; None where NVML names neither."""
-    highest_hz = highest_clock_hz(device) if device.type == "cuda" else None
-    if highest_hz is None:
-        return lambda: None
-    card = card_of(device)
-
-    def share() -> float | None:
-        hertz = nvml.clock_hz(card)
-        return hertz / highest_hz if hertz else None
-
-    return share
 
 
 def summary(moments: Sequence[Moment]) -> dict[str, Any]:

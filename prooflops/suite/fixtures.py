@@ -15,7 +15,6 @@ from prooflops.machine import device as machine
 from prooflops.machine import health
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
-from prooflops.machine.sampling import clock_share_of
 from prooflops.suite.floors import Floors, committed_floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
@@ -96,12 +95,6 @@ def causes(device: torch.device) -> Callable[[dict[str, Any], str], list[str]]:
 def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
     """Upper bound of measured arithmetic rates per dtype; None if unknown."""
     return functools.partial(machine.bound_flop_per_s, device)
-
-
-@pytest.fixture(scope="session")
-def clock_share(device: torch.device) -> Callable[[], float | None]:
-    """The clock of a GPU now, as a share of its highest; None if unknown."""
-    return clock_share_of(device)
 
 
 @pytest.fixture(scope="session")
