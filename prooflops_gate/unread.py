@@ -2,13 +2,11 @@
 
 Where none did, the commit changed nothing that the benchmarks read, as one of documents alone. Both
 sides then ran the same program on the same data, and no time is needed to call them SAME. The
-kernel (Linux's inotify) reports every opening, by C code and started programs, too. Imported
-files that differ in comments or layout alone are the same program.
+kernel (Linux's inotify) reports every opening, by C code and started programs, too.
 """
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import itertools
 import struct
@@ -40,23 +38,17 @@ class Unread:
 
     def __init__(self, here: Side, other: Side) -> None:
         self.files = differing(here, other)
-        self.alike = {name for name in self.files if is_same_program(here, other, name)}
         settle(other.root, self.files)
         self._descriptor = -1
-        # The alike file of each watch; another's watch has none.
-        self._watched: dict[int, str] = {}
         libc = ctypes.CDLL(None)
         if not self.files or not hasattr(libc, "inotify_init1"):
             return
         self._descriptor = libc.inotify_init1(NONBLOCKING)
         for side, name in itertools.product((here, other), self.files):
             path = os.fsencode(there(side.root, name))
-            watch = libc.inotify_add_watch(self._descriptor, path, OPENED)
-            if watch < 0:
+            if libc.inotify_add_watch(self._descriptor, path, OPENED) < 0:
                 self.close()
                 return
-            if name in self.alike:
-                self._watched[watch] = name
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -66,8 +58,7 @@ class Unread:
     @property
     def is_likely(self) -> bool:
         """True if it is worth a short pair: files differ, and none is code or pytest's settings."""
-        others = set(self.files) - self.alike
-        return self._descriptor >= 0 and not any(name.endswith(CODE) for name in others)
+        return self._descriptor >= 0 and not any(name.endswith(CODE) for name in self.files)
 
     def explains(self, pair: Pair) -> str:
         """Why both sides of a pair ran the same program, in words; empty where that is unknown."""
@@ -77,28 +68,21 @@ class Unread:
             {name: file.removeprefix(f"{done.side.root}/") for name, file in done.modules.items()}
             for done in pair
         )
-        imported = self.alike & set(after.values())
-        is_read = set(self.files) & set(after.values()) - imported
-        if before != after or is_read or not self._opened() <= imported:
+        is_read = set(self.files) & set(after.values())
+        if before != after or is_read or self._is_any_opened():
             return ""
-        why, unread = [], len(self.files) - len(imported)
-        if unread:
-            why.append(f"no process opened a file that differs ({many(unread, 'file')})")
-        if imported:
-            why.append(f"comments or layout alone differ ({many(len(imported), 'Python file')})")
-        return "; ".join(why)
+        return f"no process opened a file that differs ({many(len(self.files), 'file')})"
 
-    def _opened(self) -> set[str]:
-        """The alike files that were opened; "" stands for any other, and for dropped events."""
-        opened = set()
+    def _is_any_opened(self) -> bool:
+        """True if the kernel reports an opening, or has dropped some reports."""
         with suppress(BlockingIOError):
             while events := os.read(self._descriptor, EVENTS_BYTES):
                 while events:
-                    watch, *_, length = EVENT.unpack_from(events)
+                    *_, length = EVENT.unpack_from(events)
                     if not length:
-                        opened.add(self._watched.get(watch, ""))
+                        return True
                     events = events[EVENT.size + length :]
-        return opened
+        return False
 
 
 def differing(here: Side, other: Side) -> list[str]:
@@ -115,16 +99,6 @@ def differing(here: Side, other: Side) -> list[str]:
     if changed is None or len(names) > MOST_FILES or any((top / name).is_dir() for name in names):
         return []
     return [os.path.relpath(top / name, here.root) for name in names]
-
-
-def is_same_program(here: Side, other: Side, name: str) -> bool:
-    """True if both sides have this Python file, and comments or layout alone differ in it."""
-    if not name.endswith(".py"):
-        return False
-    with suppress(OSError, SyntaxError, ValueError, RecursionError):
-        trees = [ast.dump(ast.parse((side.root / name).read_bytes())) for side in (here, other)]
-        return trees[0] == trees[1]
-    return False
 
 
 def settle(checkout: Path, files: Sequence[str]) -> None:
