@@ -3,7 +3,7 @@
 Has anything got slower, or changed, beside another version? Decided by fresh processes.
 
 This process runs no test and opens no device. It collects, has two sides compared
-(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure.
+(`prooflops_gate.comparison`), and reports every benchmark once: a regression is its failure.
 Only this file of the gate prints.
 """
 
@@ -20,10 +20,9 @@ from prooflops_gate.bisect import bisect, checked_good
 from prooflops_gate.child.options import switch_off
 from prooflops_gate.comparison import Comparison, Stopped, compare
 from prooflops_gate.console.progress import Progress, clock
-from prooflops_gate.console.tables import many, write_lines
+from prooflops_gate.console.tables import write_lines
 from prooflops_gate.instruments.time_rule import plan_for
 from prooflops_gate.options import Settings
-from prooflops_gate.pairs import Pairs
 from prooflops_gate.process import Processes
 from prooflops_gate.question import Question, refuse_without_benchmarks
 from prooflops_gate.report import github
@@ -34,7 +33,7 @@ from prooflops_gate.report.terminal import below_the_box, box
 from prooflops_gate.report.tests import Reports
 from prooflops_gate.run_state import is_replicate
 from prooflops_gate.selection import Selection
-from prooflops_gate.task import Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.task import Replicate, ReplicateFailed, Side
 from prooflops_gate.unpatched import time
 
 HERE = "this side"
@@ -85,7 +84,7 @@ class Gate:
         self.selection = Selection(self.config, tuple(session.items))
         with Processes(self.config, self.settings.budget_s) as processes:
             self.found = self.compared(processes)
-        self.emit(self.selected(session))
+        self.emit(self.benchmarks_of(session))
         if self.broken:
             raise pytest.Session.Failed(self.broken.splitlines()[0])
         return True
@@ -146,19 +145,12 @@ class Gate:
             commit = baseline.revision_of(name, settings.folder, root)
             other = sides.checkout(commit, root, processes)
             asked = f"--gate-baseline {name}"
-        return self.with_other_tests(self.question_beside(question, beside, other, asked))
+        return compare(self.question_beside(question, beside, other, asked))
 
     def question_beside(self, question: Question, here: Side, other: Side, asked: str) -> Question:
         """The question beside another side, which the option `asked` names."""
         targets = sides.targets(self.config, other)
         return replace(question, here=here, other=other, asked=asked, targets=tuple(targets))
-
-    def with_other_tests(self, question: Question) -> Comparison:
-        """Two sides compared, after the tests that measure nothing have run on this one."""
-        if others := self.selection.others:
-            question.say(f"{many(len(others), 'test')} beside the benchmarks")
-            Pairs(question).alone(question.here, Task(tests=others, benchmarks_only=False))
-        return compare(question)
 
     def noise_floor(self, found: Comparison) -> Comparison:
         """The noise of each benchmark, and what a run finds at that noise."""
@@ -173,12 +165,15 @@ class Gate:
         """Keeps the reports of a process of this side."""
         self.reports.add(done)
 
-    def selected(self, session: pytest.Session) -> Sequence[pytest.Item]:
-        """The tests that are reported: a bisection runs the benchmarks alone."""
-        if self.settings.bisect:
-            benchmarks, names = set(self.selection.benchmarks), self.selection.names
-            session.items[:] = [item for item in session.items if names[item.nodeid] in benchmarks]
-        return session.items
+    def benchmarks_of(self, session: pytest.Session) -> Sequence[pytest.Item]:
+        """The tests that are reported; the others are deselected."""
+        benchmarks, names = set(self.selection.benchmarks), self.selection.names
+        kept, others = list[pytest.Item](), list[pytest.Item]()
+        for item in session.items:
+            (kept if names[item.nodeid] in benchmarks else others).append(item)
+        self.config.hook.pytest_deselected(items=others)
+        session.items[:] = kept
+        return kept
 
     def emit(self, items: Sequence[pytest.Item]) -> None:
         found = self.found or Comparison("")

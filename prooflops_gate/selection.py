@@ -41,11 +41,6 @@ class Selection:
         return tuple(name for name in found if name in self.only) if self.only else found
 
     @cached_property
-    def others(self) -> tuple[str, ...]:
-        """The tests that measure nothing."""
-        return tuple(self.names[item.nodeid] for item in self.items if not is_benchmark(item))
-
-    @cached_property
     def markers(self) -> Mapping[str, Mapping[str, Any]]:
         """The arguments of the marker `gate`, by test."""
         given = self.config.stash.get(run_state.MARKERS, {})

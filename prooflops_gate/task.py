@@ -78,7 +78,6 @@ class Task:
     """
 
     tests: tuple[str, ...] | None = None
-    benchmarks_only: bool = True
     paces: Paces = field(default_factory=dict)
     examined: tuple[str, ...] = ()
     memory: tuple[str, ...] | None = ()
@@ -95,7 +94,6 @@ class Task:
         counting = self.counting
         return {
             "tests": None if self.tests is None else list(self.tests),
-            "benchmarks_only": self.benchmarks_only,
             "paces": self.paces,
             "examined": list(self.examined),
             "memory": None if self.memory is None else list(self.memory),

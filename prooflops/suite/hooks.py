@@ -140,10 +140,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _record(config, run)
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
-    replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")
-    if not config.getoption("hypothesis_profile", None) and not (
-        replicate and replicate.benchmarks_only
-    ):
+    is_of_the_gate = config.pluginmanager.hasplugin("prooflops_gate.replicate")
+    if not config.getoption("hypothesis_profile", None) and not is_of_the_gate:
         draw_examples(EXAMPLES[pace])
 
 

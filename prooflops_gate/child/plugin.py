@@ -57,7 +57,6 @@ class ChildPlugin:
 
     def __init__(self, task: dict[str, Any], pace_on_command_line: set[str]) -> None:
         self.tests: set[str] | None = None if task["tests"] is None else set(task["tests"])
-        self.benchmarks_only: bool = task["benchmarks_only"]
         self.paces: dict[str, dict[str, Any]] = task["paces"]
         self.pace_on_command_line = pace_on_command_line
         self.examined = set(task["examined"])
@@ -102,13 +101,12 @@ class ChildPlugin:
         kept, dropped = list[pytest.Item](), list[pytest.Item]()
         for item in items:
             is_listed = self.tests is None or self.name_of(item) in self.tests
-            is_kept = is_listed and (is_benchmark(item) or not self.benchmarks_only)
-            (kept if is_kept else dropped).append(item)
+            (kept if is_listed and is_benchmark(item) else dropped).append(item)
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
         self.whole_tests = {self.name_of(item) for item in filter(is_whole_benchmark, kept)}
-        for item in filter(is_benchmark, kept):
+        for item in kept:
             self.set_pace(item)
 
     def set_pace(self, item: pytest.Item) -> None:

@@ -105,7 +105,7 @@ class Judge:
         failed_tests: Sequence[str],
         status: str,
     ) -> str:
-        """The whole run in one line: a test that failed beside the benchmarks fails it, too."""
+        """The whole run in one line: a benchmark that failed by itself fails it, too."""
         said = summary(failed_tests, rows)
         if status != FINISHED:
             said = f"gate: {status}: {said}"
