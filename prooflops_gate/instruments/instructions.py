@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
@@ -31,28 +31,16 @@ BLIND = (
 )
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Benchmarks that processes count together, the shortest first, and the pairs they have."""
-
-    names: Sequence[str]
-    pairs: int = 0
-
-    @property
-    def is_at_look(self) -> bool:
-        return self.pairs in (0, *LOOKS)
-
-    @property
-    def missing(self) -> int:
-        """The pairs up to its next look."""
-        return min(look - self.pairs for look in LOOKS if look > self.pairs)
+def missing(pairs: int) -> int:
+    """The pairs up to the next look."""
+    return min(look - pairs for look in LOOKS if look > pairs)
 
 
 class Instructions:
-    """The instructions of benchmarks, in batches: the shortest first, and each up to its last look.
+    """The instructions of benchmarks: the shortest first, and each up to its last look.
 
     `round_s` is the fastest round of each that may be counted, `limit` the smallest change that
-    counts. A batch or look begins where it is expected to end by `ends` on the monotonic clock.
+    counts. A look begins where it is expected to end by `ends` on the monotonic clock.
     Nothing runs under valgrind that loads one of the accelerators' `drivers`. `features` is a note
     on other kernels that run there.
     """
@@ -77,8 +65,9 @@ class Instructions:
         # The duration of a pair over its expected duration.
         self._slowness = 1.0
         self.asked: set[str] = set()
-        self.batch = Batch(())
-        self.waiting: list[Batch] = []
+        # The pairs of each benchmark that is open, and those benchmarks that are counted now.
+        self.open: dict[str, int] = {}
+        self.names: list[str] = []
         self.level = level_of(len(round_s))
         self._taken: dict[str, tuple[list[int], list[int]]] = {}
 
@@ -91,7 +80,6 @@ class Instructions:
         many instructions.
         """
         new = [name for name in self.costs_s if name in names and name not in self.asked]
-        new.sort(key=lambda name: self.costs_s[name])
         self.asked |= set(new)
         self.slower, self.ends = slower, ends
         if self.why_not or not self.asked:
@@ -99,26 +87,29 @@ class Instructions:
         if self.drivers:
             self.fail_for(f"the benchmarks load {', '.join(self.drivers)}")
             return
-        if new:
-            self.waiting.append(Batch(new))
+        self.open |= dict.fromkeys(new, 0)
         self._choose(ends - began)
-        if not self.batch.names and not self.pairs:
+        if not self.names and not self.pairs:
             self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
 
     def _choose(self, left_s: float) -> None:
-        """Goes on with the first batch that in part reaches its next look in this time."""
-        if self.batch.names:
-            self.waiting.insert(0, self.batch)
-        self.batch = Batch(())
-        for place, batch in enumerate(self.waiting):
-            fitting = list(batch.names)
-            while fitting and batch.missing * self.pair_s(fitting) > left_s:
-                fitting.pop()
-            if fitting:
-                rest = replace(batch, names=batch.names[len(fitting) :])
-                self.batch = replace(batch, names=fitting)
-                self.waiting[place : place + 1] = [rest] if rest.names else []
+        """Goes on with those that have most pairs, and time for the pairs up to their next look."""
+        for pairs in sorted(set(self.open.values()), reverse=True):
+            self.names = [name for name, each in self.open.items() if each == pairs]
+            self.names.sort(key=lambda name: self.costs_s[name])
+            while self.names and missing(pairs) * self.pair_s(self.names) > left_s:
+                self.names.pop()
+            if self.names:
                 return
+
+    @property
+    def _pairs(self) -> int:
+        """The pairs of those that are counted now."""
+        return self.open[self.names[0]] if self.names else 0
+
+    @property
+    def _is_at_look(self) -> bool:
+        return self._pairs in (0, *LOOKS)
 
     def pair_s(self, names: Collection[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
@@ -126,42 +117,43 @@ class Instructions:
         return self._slowness * (process_s if self.at_once else 2 * process_s)
 
     def next_task(self, now: float) -> Task | None:
-        if self.pairs and self.batch.is_at_look:
+        if self.pairs and self._is_at_look:
             self._choose(self.ends - now)
-        names = tuple(self.batch.names)
-        if not names:
+        if not self.names:
             return None
-        until, needs_s = math.inf, self.pair_s(names)
-        if self.batch.pairs == 0:
+        until, needs_s = math.inf, self.pair_s(self.names)
+        if self._pairs == 0:
             # The first pair counts only the benchmarks for which the next ones have time.
             until = now + (1 - RESERVE) * (self.ends - now) / LOOKS[0]
             needs_s = 0.0
-        return Task(tests=names, counting=Counting(until), ends=self.ends, needs_s=needs_s)
+        counting = Counting(until)
+        return Task(tuple(self.names), counting=counting, ends=self.ends, needs_s=needs_s)
 
     @property
     def stage(self) -> object:
-        is_planned = self.batch.is_at_look or self.pairs == 1
-        return (self.pairs, *self.batch.names) if is_planned else None
+        is_planned = self._is_at_look or self.pairs == 1
+        return (self.pairs, *self.names) if is_planned else None
 
     def progress(self) -> str:
-        benchmarks = many(len(self.batch.names), "benchmark")
-        pairs = f"{many(self.batch.missing, 'pair')} under valgrind"
+        benchmarks, to_go = many(len(self.names), "benchmark"), missing(self._pairs)
+        pairs = f"{many(to_go, 'pair')} under valgrind"
         # The first pair shows how long one takes.
-        expected_s = self.batch.missing * self.pair_s(self.batch.names)
+        expected_s = to_go * self.pair_s(self.names)
         about = f", about {minutes(expected_s)}" if self.pairs else ""
         return f"instructions of {benchmarks}: {pairs}{about}"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         before, after = (side.counts or {} for side in measured.pair)
-        counted = [name for name in self.batch.names if name in before and name in after]
+        counted = [name for name in self.names if name in before and name in after]
+        pairs = self._pairs + 1
+        lost = set(self.names).difference(counted) if pairs > 1 else set()
         if counted:
             self._slowness *= took_s / self.pair_s(counted)
-        cut = [name for name in self.batch.names if name not in counted]
-        if self.batch.pairs == 0 and cut:
-            self.waiting.insert(0, Batch(cut))
-        if not counted:
+        else:
             # A pair that begins now would fail under valgrind, or has no time.
-            self.waiting = [batch for batch in self.waiting if batch.pairs]
+            lost |= {name for name, each in self.open.items() if not each}
+        for name in lost:
+            del self.open[name]
         self.pairs += 1
         for name in counted:
             old, new = self._taken.setdefault(name, ([], []))
@@ -170,10 +162,11 @@ class Instructions:
             # A verdict of the end of an earlier time is for now.
             self.found.pop(name, None)
             self._decide(name)
-        pairs = self.batch.pairs + 1
-        ended = self.slower if pairs == LOOKS[0] else ()
-        still_open = [name for name in counted if name not in self.found and name not in ended]
-        self.batch = Batch(still_open, pairs)
+            ended = pairs == LOOKS[0] and name in self.slower
+            self.open[name] = pairs
+            if ended or name in self.found:
+                del self.open[name]
+        self.names = [name for name in counted if name in self.open]
 
     def fail(self, failed: ReplicateFailed) -> None:
         """Ends the counting, as a process failed under valgrind."""
@@ -181,7 +174,7 @@ class Instructions:
 
     def fail_for(self, reason: str) -> None:
         self.why_not = reason
-        self.batch, self.waiting = Batch(()), []
+        self.open, self.names = {}, []
 
     def _decide(self, name: str, *, ended: bool = False) -> None:
         count = decide(*self._taken[name], self.limit, self.level, ended=ended)
