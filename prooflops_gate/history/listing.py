@@ -17,11 +17,9 @@ def print_history(folder: Path, exact: Sequence[str], *, report: Path | None, ro
     """
     listed = records.summaries(folder, exact)
     readable = [each for each in listed if isinstance(each, Summary)]
-    # Other projects have no claims.
-    has_claims = any(each.verdicts for each in readable)
     print(f"{many(len(listed), 'record')} in {folder}")
     for each in listed:
-        print(f"  {listed_line(each, has_claims=has_claims)}")
+        print(f"  {listed_line(each)}")
     for name, commit in records.baselines(folder).items():
         print(f"  baseline {name}: commit {commit[:9]}")
     if report:
@@ -32,12 +30,11 @@ def print_history(folder: Path, exact: Sequence[str], *, report: Path | None, ro
     return 0
 
 
-def listed_line(record: Summary | UnreadableRecord, *, has_claims: bool) -> str:
+def listed_line(record: Summary | UnreadableRecord) -> str:
     """A record in a line."""
     if isinstance(record, UnreadableRecord):
         return f"unreadable, skipped: {record}"
     machine = ", torch ".join(filter(None, [record.name, record.torch]))
     parts = [record.path.name, f"{len(record.benchmarks):3d} benchmarks"]
-    parts += [f"{len(record.verdicts):3d} claims"] if has_claims else []
     parts += [machine, record.commit[:10], "contended" if record.contended else ""]
     return "  ".join(filter(None, parts))

@@ -159,7 +159,6 @@ class Summary:
     torch: str
     commit: str
     benchmarks: Mapping[str, Timed]
-    verdicts: Mapping[str, str]
     partial: str = ""
     dirty: bool = False
     pace: str = ""
@@ -176,7 +175,6 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
         ours = record["prooflops"]
         fingerprint, commit = ours.get("fingerprint", {}), record.get("commit_info") or {}
         packages = fingerprint.get("packages") or {}
-        verdicts = {str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])}
         return Summary(
             path=path,
             moment=str(record.get("datetime", "")),
@@ -186,7 +184,6 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             # pytest-benchmark calls the commit of a folder without version control so.
             commit=str(commit.get("id") or "").removeprefix("unversioned"),
             benchmarks=_benchmarks(record["benchmarks"], exact),
-            verdicts=verdicts,
             partial=str(ours.get("partial") or ""),
             dirty=bool(commit.get("dirty")),
             pace=_pace(ours.get("pace")),

@@ -19,7 +19,7 @@ def summary(index, time_s, *, device="cpu-1", method=3):
     moment = f"2026-11-{1 + index // 24:02d}T{index % 24:02d}:00:00"
     timed = {NAME: Timed(time_s, {}, method)}
     return Summary(
-        Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed, {}
+        Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed
     )
 
 
@@ -47,8 +47,7 @@ def test_records_unreadable_files_and_baselines_are_listed(tmp_path, capsys, gol
     for number in range(9):
         contention = {"contended": number == 0}
         bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"contention": contention}}
-        verdicts = [{"id": "x.a", "verdict": "holds"}] * (number == 1)
-        ours = {"fingerprint": {"name": "A CPU"}, "verdicts": verdicts}
+        ours = {"fingerprint": {"name": "A CPU"}}
         record = {"benchmarks": [bench], "prooflops": ours, "commit_info": {"id": "1a2b3c4d5e6f"}}
         path = records.append_record(tmp_path, record, {"name": "A CPU"})
     records.store_baseline(tmp_path, "main", "1a2b3c4d5e6f")
