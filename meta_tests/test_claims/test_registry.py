@@ -117,9 +117,7 @@ def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
 @pytest.mark.parametrize(
     ("citation", "message"),
     [
-        ("lecture § Units of wrok", "did you mean '§ Units of work'"),
-        ("lecture “two times, four”", "did you mean '“two times, three”'"),
-        ("lecture table 4", "did you mean 'table 3'"),
+        ("lecture table 4", "lecture lists no place 'table 4'"),
         ("lecture", r"lecture lists no place '' \[a citation names one of the places"),
         ("lektur § Units of work", "unknown source 'lektur'"),
     ],

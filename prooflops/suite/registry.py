@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,11 +200,10 @@ class Registry:
     def _unknown(self, word: str) -> ValueError:
         """Says that --claim names neither a claim nor a topic, and which claims have the word."""
         found = [claim.id for claim in self.with_words(word)] if word.strip() else []
-        near = get_close_matches(word, [*self.topics, *self.claims], n=1)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = ""
         if found:
             more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-            hint += (
+            hint = (
                 f"; claims with this word: {', '.join(found[:MOST_NAMED])}{more}; "
                 f"to read them: pytest --claims={shlex.quote(word)}"
             )
@@ -270,13 +268,10 @@ def _check_citation(citation: Citation, sources: Mapping[str, Source]) -> None:
         raise ValueError(
             f"unknown source {citation.source!r}; a new source gets a [[source]] in sources.toml"
         )
-    places = (*sources[citation.source].places, NOT_LOCATED)
-    if citation.place not in places:
-        near = get_close_matches(citation.place, places, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+    if citation.place not in (*sources[citation.source].places, NOT_LOCATED):
         raise ValueError(
-            f"{citation.source} lists no place {citation.place!r}{hint} [a citation names one of "
-            f"the places of its [[source]], or {NOT_LOCATED}]"
+            f"{citation.source} lists no place {citation.place!r} [a citation names one of the "
+            f"places of its [[source]], or {NOT_LOCATED}]"
         )
 
 
