@@ -75,6 +75,8 @@ def on_page_markdown(markdown, page, files, **_others):
             address = CODE + path
         return f"]({address}{'#' * bool(heading)}{heading})"
 
+    # mkdocs takes the title from a heading that comes first.
+    markdown = re.sub(r"\A<!--.*-->\n", "", markdown)
     markdown = re.sub(r"<!-- (options|settings): (.+) -->", options, markdown)
     markdown = re.sub(r"<!-- schema: (\S+) -->", schema, markdown)
     return re.sub(r"\]\(([^)\s]+)\)", link, markdown)

@@ -47,6 +47,7 @@ def test_a_reader_clicks_to_a_claim_searches_one_and_sorts_the_runs(address, chr
     page.locator("article").get_by_role("link", name="Claims", exact=True).first.click()
     page.locator("article").get_by_role("link", name="grad.backward-4BN").click()
     page.locator("article h2#gradbackward-4bn").wait_for()
+    assert page.title() == "grad - prooflops"
     page.locator("input.md-search__input").fill("fp16 underflow")
     found = page.locator(".md-search-result__item a[href*='claims/dtype.html']").first
     found.click()

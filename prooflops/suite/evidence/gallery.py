@@ -25,10 +25,10 @@ Each row is one run of the suite on one machine. Columns of dtypes have the rate
 matrix product in TFLOP/s (int8: TOP/s), with its share of the dense peak. The memory column has the
 fastest stream in GB/s. The last column has the best training step of a transformer.
 
-**Send yours.** Repeat `make evidence`, nine minutes a call, until it prints `complete:` and a path.
-`python -m prooflops.suite.evidence --check results/NAME.jsonl` says whether the gallery accepts it.
-Open a pull request with this one file. After the merge, `make evidence ARGS=--index` writes its
-page and its row.
+**Send yours.** In a clone, repeat `make evidence`, nine minutes a call, until it prints `complete:`
+and a path. `python -m prooflops.suite.evidence --check results/NAME.jsonl` says whether the gallery
+accepts the file. Open a pull request with this file alone. After the merge, a maintainer writes its
+page and its row by `make evidence ARGS=--index`.
 """
 APART = f"""
 ## Older measuring methods, and partial runs
