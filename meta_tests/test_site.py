@@ -11,6 +11,8 @@ import pytest
 
 from meta_tests.conftest import ROOT
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

@@ -258,6 +258,7 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert (done.code, "the project is not under git" in done.output) == (4, True)
 
 
+@pytest.mark.prove
 def test_another_interpreter_is_a_side(foreign, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
