@@ -84,9 +84,9 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
     and the buffers of BLAS are invisible. On CUDA all threads count, but not the CUDA context,
     other processes, or libraries with allocators of their own. The workspaces of cuBLAS come from
     torch's allocator at the first product: warm up before. Keep tensors from before the block
-    alive: freed inside, they lower `live_bytes` on CUDA. Python's collector of cycles is off in the
-    block, because it frees at unpredictable moments. A cycle counts as live until the block itself
-    collects it.
+    alive: freed inside, they lower `live_bytes` on CUDA. Python's cyclic garbage collector
+    is off in the block, because it frees at unpredictable moments. A cycle counts as live until the
+    block itself collects it.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account
     (mps). Raises RuntimeError if another measurement, a profiler or a fake-tensor mode is active,

@@ -98,14 +98,14 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._segments = replay(self._ledger, self._classes, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
-        """True if torch's allocator gets through the block on CUDA with so much memory."""
+        """True if torch's allocator can serve the block on CUDA from this much memory."""
         return self.requests().fits_into(capacity_bytes)
 
     def requests(self, devices: int = 1, zero_stage: int = 0) -> Requests:
         """The requests of the block, with each storage of the model state sharded over `devices`.
 
         What an optimizer allocates in its step follows its shard. Not modelled: the layers that
-        stages 2 and 3 store whole while at work, and buffers of communication.
+        stages 2 and 3 store whole while they run, and buffers of communication.
         """
         self._known()
         ledger = self._ledger
@@ -204,7 +204,7 @@ def predicted_memory(
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
     without a GPU: compared with six nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
-    docs/explanation/predicted.md). Python's collector of cycles is switched off, as in
+    docs/explanation/predicted.md). Python's cyclic garbage collector is off, as in
     `measured_memory`.
 
     Raises ValueError for a device of another kind (meta: its kernels are others), and OutOfMemory

@@ -78,8 +78,8 @@ class TrainingStep:
     def predict(self, **options: Any) -> PredictedMemory:
         """The bytes of both steps without running them.
 
-        The second passes repeat the events of the first ones, where these leave the module as it
-        was and nothing else that lasts. A closure that counts its calls is not noticed.
+        The second passes are taken to repeat the events of the first, if these leave the module
+        unchanged. A closure that counts its calls is not noticed.
 
         The options and the domain of validity are those of `predicted_memory`. Raises ValueError
         for a batch that cannot be split into the micro-batches, and as `predicted_memory`.
