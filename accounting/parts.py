@@ -195,8 +195,7 @@ class AttentionLayers(Part):
         tokens = length("tokens", context)
         if self.window:
             tokens = min(tokens, self.window - 1)
-        whole = self.kv_heads * (self.head_dim + self.value_dim)
-        width = sum(self.latent) if self.latent[0] else whole
+        width = sum(self.latent) or self.kv_heads * (self.head_dim + self.value_dim)
         return self.layers * tokens * width
 
 

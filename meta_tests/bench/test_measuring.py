@@ -82,6 +82,16 @@ def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
     assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval")
 
 
+def test_a_set_up_as_long_as_its_call_leaves_time_for_half_of_the_rounds(scripted):
+    clock, call = scripted([0.01, 0.011, 0.012] * 4000)
+    rounds = []
+    for setup in (None, call):
+        run = measure(clock, Pace(0.1, 0.2, 4.0, 1.0, width=0.001))
+        run.median_s(call, setup=setup)
+        rounds.append(run.info["rounds"])
+    assert rounds[1] == pytest.approx(rounds[0] / 2, rel=0.15)
+
+
 @pytest.mark.parametrize("call_s", [3e-6, 7e-5, 0.01])
 def test_a_round_has_the_fewest_calls_that_the_clock_resolves(scripted, call_s):
     clock, call = scripted([call_s])

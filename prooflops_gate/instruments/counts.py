@@ -115,7 +115,7 @@ def decide(
     >>> decide([10**5] * 6, after, 0.005, 1e-4).verdict
     'MORE INSTRUCTIONS'
     >>> apart = [98_000, 10**5, 102_000]
-    >>> [decide([10**5] * 3, apart, 0.005, 1e-4, ended=ended) is None for ended in (False, True)]
+    >>> [decide([10**5] * 3, apart, 0.005, 1e-4, **each) is None for each in ({}, {"ended": True})]
     [True, False]
     """
     logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]

@@ -18,7 +18,6 @@ from prooflops_gate.instruments.counts import (
     level_of,
     tally,
 )
-from prooflops_gate.machine import limits
 from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
@@ -56,7 +55,6 @@ class Instructions:
         self.slower: Collection[str] = ()
         self.features, self.drivers = features, drivers
         self.limit, self.ends = limit, -math.inf
-        self.at_once = limits.usable_cores() > 1
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
         self.start_s = START_S + START_FACTOR * start_cpu_s
         self.found: dict[str, Count] = {}
@@ -114,7 +112,7 @@ class Instructions:
     def pair_s(self, names: Collection[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
         process_s = self.start_s + sum(self.costs_s[name] for name in names)
-        return self._slowness * (process_s if self.at_once else 2 * process_s)
+        return self._slowness * process_s
 
     def next_task(self, now: float) -> Task | None:
         if self.pairs and self._is_at_look:

@@ -211,19 +211,12 @@ def test_long_nets_have_the_parameters_and_gradients_of_the_cpu(name):
         assert held[0] == held[1], kind
 
 
-@pytest.mark.parametrize(
-    ("product", "dims", "has_own_workspace"),
-    [(torch.addmm, (1, 2), True), (torch.addmm, (2, 2), False), (torch.baddbmm, (1, 3), False)],
-)
-def test_a_row_added_to_one_product_alone_takes_a_workspace_of_cublaslt(
-    product, dims, has_own_workspace
-):
+def test_a_row_added_to_batched_products_takes_no_workspace_of_cublaslt():
     with predicted_memory("cuda", compute_capability=(9, 0)) as held:
-        added, factor = [torch.empty((8,) * dim, device="cuda") for dim in dims]
-        product(added, factor, factor)
+        row, batch = torch.empty(8, device="cuda"), torch.empty(8, 8, 8, device="cuda")
+        torch.baddbmm(row, batch, batch)
         held.mark("product")
-    found = held.phases["product"].live_by_class["workspaces"]
-    assert found == 2**25 + has_own_workspace * 2**20
+    assert held.phases["product"].live_by_class["workspaces"] == 2**25
 
 
 def test_a_tensor_left_on_the_cpu_is_refused_with_what_to_do():
