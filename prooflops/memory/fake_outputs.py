@@ -46,7 +46,9 @@ LAYOUTS = {
     "cuda": _OF_ALL,
 }
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
-ONEDNN_LSTM = ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
+ONEDNN_LSTM = "aten::mkldnn_rnn_layer"
+# The parts of oneDNN's workspace begin at multiples of it.
+PAGE_BYTES = 4096
 EMBEDDING_BAG = "aten::_embedding_bag"
 SUM = 0
 EFFICIENT_ATTENTION = "aten::_scaled_dot_product_efficient_attention"
@@ -65,11 +67,8 @@ def with_outputs_of_kernel(func: Any, args: Any, out: Any, device: str) -> Any:
         return _with_offsets_of_bags(args, out)
     if name.startswith(NORMS):
         return _in_dtypes_of_norm(func, args, out)
-    if name in ONEDNN_LSTM:
-        raise RuntimeError(
-            f"what {func} keeps for its backward pass is unknown: only oneDNN knows its workspace; "
-            "measure the step"
-        )
+    if name == ONEDNN_LSTM:
+        return _with_workspace_of_lstm(func, args, out)
     return out
 
 
@@ -130,3 +129,30 @@ def _with_states_on_cpu(out: Any) -> Any:
     *tensors, seed, offset = out
     on_cpu = [torch.empty(each.shape, dtype=each.dtype) for each in (seed, offset)]
     return (*tensors, *on_cpu)
+
+
+def _with_workspace_of_lstm(func: Any, args: Any, out: Any) -> Any:
+    """One layer of an LSTM in fp32, and what oneDNN keeps of it for the backward pass.
+
+    Its gates and outputs, two copies of the states and one of the cells, and the gradients of both.
+    Source: set_conf in src/cpu/rnn/rnn_utils.hpp of oneDNN, and its calls on AVX2.
+    """
+    x, hidden, trains = args[0], args[10], args[15]
+    if x.dtype != torch.float32:
+        raise RuntimeError(f"what {func} keeps in {x.dtype} is known to oneDNN alone: measure it")
+    if not trains:
+        return out
+    steps, batch, width = x.shape
+    of_all_states = 2 * (steps + 1) * batch
+    states = of_all_states * _row_of_onednn(max(width, hidden))
+    gates = steps * batch * _row_of_onednn(4 * hidden)
+    outputs = steps * batch * _row_of_onednn(hidden)
+    parts = [gates, outputs, *[states] * 3, *[of_all_states * hidden] * 2]
+    size = sum(-(-4 * part // PAGE_BYTES) for part in parts) * PAGE_BYTES
+    return *out[:3], out[3].new_empty(size)
+
+
+def _row_of_onednn(elements: int) -> int:
+    """Elements from one row to the next: whole cache lines, at no multiple of 1,024 bytes."""
+    row = -(-elements // 16) * 16
+    return row if row % 256 else row + 16

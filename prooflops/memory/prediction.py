@@ -209,7 +209,7 @@ def predicted_memory(
 
     Raises ValueError for a device of another kind (meta: its kernels are others), and OutOfMemory
     where the allocator's capacity does not suffice. Raises RuntimeError where another fake-tensor
-    mode is active, or the block reads a value or runs a recurrent layer of cuDNN or oneDNN.
+    mode is active, or the block reads a value or runs a recurrent layer of cuDNN.
 
     >>> with predicted_memory("cpu") as held:
     ...     row = torch.ones(256)

@@ -52,6 +52,20 @@ def test_transformers_are_predicted(
     assert_alike(*both(build, tokens, **options), least_share=0.99)
 
 
+@fewer
+@given(
+    width=st.integers(1, 300),
+    hidden=st.integers(1, 300),
+    layers=st.integers(1, 2),
+    bidirectional=st.booleans(),
+    shape=st.tuples(st.integers(2, 9), st.integers(1, 9)),
+)
+def test_an_lstm_of_onednn_is_predicted(width, hidden, layers, bidirectional, shape):
+    build = partial(nn.LSTM, width, hidden, layers, bidirectional=bidirectional)
+    batch = torch.zeros(*shape, width)
+    assert_alike(*both(build, batch, optimizer="momentum foreach", loss=first_of), least_share=0.4)
+
+
 @pytest.mark.parametrize("name", LONG_NETS)
 def test_a_long_net_holds_what_is_predicted_and_peaks_no_lower(name):
     net = LONG_NETS[name]
@@ -374,11 +388,6 @@ REFUSED = {
         Sparsely,
         torch.zeros(8, 4),
         r"operator after aten\..* reads a tensor's memory",
-    ),
-    "recurrent": (
-        partial(nn.LSTM, 4, 4),
-        torch.empty(8, 2, 4),
-        r"^what aten\.\S+ keeps .* is unknown: only oneDNN knows its workspace",
     ),
     "recurrent on cuda": (
         partial(nn.LSTM, 4, 4),
