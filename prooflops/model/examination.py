@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.copies import Copies
 from prooflops.memory.fits import capability_of
 from prooflops.model.breakdown import Breakdown, breakdown_of, breakdown_of_trace
 from prooflops.model.factory import ModelError, error_text, naming
-from prooflops.model.fake_step import fake_step
+from prooflops.model.fake_step import FakeStep, fake_step
 from prooflops.model.fits import Fits, Growing, fits_of
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.progress import Stages
@@ -116,15 +118,14 @@ def examine_unrun(
 ) -> Examination:
     """The facts about what `made` returns when it is given how to copy, without running it.
 
+    A card that is asked about is the device of the step, unless the step cannot be predicted there.
     Raises ModelError where a step needs values.
     """
     is_compiled = user_model.is_compiled
-    is_card = cards and user_model.device.type == "cuda"
-    capability = capability_of(cards[0]) if is_card else None
     with naming(user_model.spec, user_model.option):
         try:
             with stages.stage("counting and predicting a step"):
-                step = fake_step(made, user_model.device, capability=capability)
+                user_model, step, why_not = _step_on(cards, user_model, made)
         except ModelError:
             raise
         except Exception as error:
@@ -134,15 +135,34 @@ def examine_unrun(
                 "runs a copy"
             ) from error
     instance = step.instance
+    fits = Fits((), (why_not,)) if why_not else _fits(user_model, instance, cards, {}, stages)
     return Examination(
         user_model,
         instance,
         None if is_compiled else step.memory,
         step.trace.flops,
         breakdown_of_trace(instance, step.trace),
-        _fits(user_model, instance, cards, {}, stages),
+        fits,
         (*instance.notes, *([COMPILED] if is_compiled else [])),
     )
+
+
+def _step_on(
+    cards: Sequence[Accelerator], user_model: UserModel, made: Callable[[Copies], Instance]
+) -> tuple[UserModel, FakeStep, str]:
+    """The model on the card, or on its own device, its step there, and why not on the card."""
+    why_not = ""
+    if cards:
+        on_card = replace(user_model, device=torch.device("cuda"))
+        capability = capability_of(cards[0])
+        try:
+            return on_card, fake_step(made, on_card.device, capability=capability), ""
+        except Exception as error:
+            # A card lacks what only its kernels know, and refuses what the code leaves on the CPU.
+            if user_model.device.type == "cuda":
+                raise
+            why_not = f"{cards[0].label}: not predicted: {error_text(error)}"
+    return user_model, fake_step(made, user_model.device), why_not
 
 
 def _predicted(instance: Instance, user_model: UserModel) -> tuple[StepMemory | None, str]:

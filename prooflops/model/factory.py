@@ -68,7 +68,7 @@ def error_text(error: BaseException) -> str:
     while first.__cause__ is not None:
         first = first.__cause__
     every = traceback.extract_tb(first.__traceback__)
-    frames = [frame for frame in every if not frame.filename.startswith(NOT_THE_USERS)] or every
+    frames = [frame for frame in every if not frame.filename.startswith(NOT_THE_USERS)]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {lines[0][:300]}{place}"
 

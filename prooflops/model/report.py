@@ -131,7 +131,8 @@ def model_report(
 ) -> ModelReport:
     """Counts and predicts a training step of `module` without running it, on fake tensors.
 
-    The step is one on the device of its parameters, or on CUDA if they are on the meta device.
+    The step is one on the device of its parameters, or on CUDA if they are on the meta device or
+    `device` names a card on which it can be predicted.
     `measure` also runs a copy: it adds the measured memory and the times of modules and operators.
     `depth` is that of the printed tree, see `ModelReport.tree`. `device` names a card that need not
     be here, such as "NVIDIA H100 80GB HBM3". The report then says whether the step fits there,

@@ -3,6 +3,7 @@
 import copy
 import re
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -117,6 +118,31 @@ def test_a_peak_says_its_phase_and_depends_on_no_unknown_of_a_named_card():
     memory = prooflops.model_report(net, batch, device="T4").examination.memory
     # The optimizer's temporaries are beside the gradient.
     assert (memory.unknown, memory.peak_phase) == ((), "step")
+
+
+class LeavesATensor(nn.Linear):
+    """Adds a tensor of the CPU to its input, wherever that is."""
+
+    def forward(self, x):
+        return super().forward(x + torch.ones(64))
+
+
+# Modules on the CPU, and why a step on a card is not predicted.
+ON_CPU = {
+    "predicted": (partial(nn.Linear, 64, 64), None),
+    "cuDNN": (partial(nn.GRU, 64, 64), "only cuDNN knows its reserve space"),
+    "mixed": (partial(LeavesATensor, 64, 64), "a card refuses to mix them"),
+}
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_a_report_is_about_the_card_or_says_why_it_is_not(name):
+    make, why_not = ON_CPU[name]
+    report = prooflops.model_report(make(), torch.ones(2, 8, 64), device="T4")
+    device, fits = report.examination.user_model.device.type, report.examination.fits
+    assert device == ("cpu" if why_not else "cuda")
+    assert len(fits.rows) == (why_not is None)
+    assert why_not is None or re.match(f"T4: not predicted: .*{why_not}", fits.not_predicted[0])
 
 
 def test_an_image_without_a_batch_has_no_larger_one():
