@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from prooflops.counted.counter import COMPLEX_FACTOR
 from prooflops.model.user_model import Instance, tensors_of
 from prooflops.trace import Operation, StorageNotes
 
@@ -121,7 +122,8 @@ class FirstLayers:
             number, unit = indices.numel(), TOKENS if indices.dim() > 1 else EXAMPLES
         else:
             matrices = [each for each in weights.values() if each.dim() > 1] or weights.values()
-            number = flops // (2 * sum(map(_distinct_elements, matrices)))
+            real_products = COMPLEX_FACTOR if made[0].is_complex() else 1
+            number = flops // (2 * real_products * sum(map(_distinct_elements, matrices)))
             unit = self._unit_of(weight)
         meeting = Meeting(number, unit, weight, name in LOOK_UPS)
         self._met.update(dict.fromkeys(first_met, meeting))

@@ -25,7 +25,7 @@ ELEMENTWISE = "norms, biases and other elementwise parameters"
 UNUSED = "parameters not used in this step"
 CONVOLVED = "convolution weights, used at every position"
 SHARED = "shared parameters, used several times"
-PARTLY_USED = "weights that only some of the tokens meet (experts, pooled heads)"
+PARTLY_USED = "weights that only some of the tokens meet (experts, pooled heads, decoders)"
 REUSED = "weights that each token meets more than once"
 INPUT_GRADIENT = "input gradients that nothing needs (first trained layers)"
 FROZEN = "frozen weights, whose gradients nothing needs"
@@ -33,6 +33,12 @@ FURTHER_GRADIENTS = "gradients beyond one per factor"
 ACTIVATIONS = "attention and other products of two activations"
 FUSED_RECOMPUTED = "recomputed inside fused attention kernels"
 CHECKPOINTED = "recomputed by activation checkpointing"
+COMPLEX = "complex weights, whose products are four real ones"
+# The place of a bias among the tensors of a product, which adds it and multiplies nothing by it.
+PLACE_OF_BIAS = {
+    **dict.fromkeys(("addmm", "addmv", "addbmm", "baddbmm", "_addmm_activation"), 0),
+    **dict.fromkeys(("linear", "convolution", "_convolution"), 2),
+}
 
 
 @dataclass(frozen=True)
@@ -183,11 +189,13 @@ class ProductsOfParameters:
                 self._add_backward(given, made, flops)
             return []
         origins = [self._origin_of(each) for each in given]
-        factors = self._factors(given, origins)
+        both = [*zip(given, origins, strict=True)]
+        if (bias := PLACE_OF_BIAS.get(name)) is not None:
+            del both[bias : bias + 1]
+        factors = self._factors(both)
         if operation.phase == RECOMPUTED:
             self._add_recomputed(origins, factors, made, flops)
         else:
-            both = zip(given, origins, strict=True)
             weights = {min(origin): each for each, origin in both if origin}
             self._first_layers.add(operation, name, weights, flops)
             self._add_forward(name, origins, factors, made, flops)
@@ -233,8 +241,8 @@ class ProductsOfParameters:
 
     def _add_backward(self, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         of_node = self._of_node.get(running_node(), [])
-        origins = [self._origin_of(each) for each in tensors]
-        factors = self._factors(tensors, origins) or self._factors_of_gradient(of_node, outputs)
+        both = [*zip(tensors, map(self._origin_of, tensors), strict=True)]
+        factors = self._factors(both) or self._factors_of_gradient(of_node, outputs)
         for index, share in self._shares(factors, flops):
             self._uses[index].backward += share
         if not factors:
@@ -260,12 +268,12 @@ class ProductsOfParameters:
                 return factors
         return with_parameter[0] if with_parameter else ()
 
-    def _factors(self, tensors: list[Tensor], origins: list[_Origin]) -> tuple[int, ...]:
+    def _factors(self, operands: list[tuple[Tensor, _Origin]]) -> tuple[int, ...]:
         """The parameters that are factors of a product: per operand the one of its size, else all;
         a vector only if there is no matrix.
         """
         found: list[int] = []
-        for tensor, indices in zip(tensors, origins, strict=True):
+        for tensor, indices in operands:
             if not indices:
                 continue
             origin = sorted(indices)
@@ -295,7 +303,12 @@ class ProductsOfParameters:
         self._spans.put(tensor, [*spans, (start, end, indices)])
 
     def _origin_of(self, tensor: Tensor) -> _Origin:
-        """The parameters that a tensor comes from: none of a buffer, None of an activation."""
+        """The parameters that a tensor comes from: None of an activation.
+
+        A buffer comes from none, and so does what has no elements.
+        """
+        if not tensor.numel():
+            return frozenset()
         spans = self._spans.of(tensor)
         if spans is None:
             return None
@@ -320,7 +333,8 @@ class ProductsOfParameters:
         backward: defaultdict[str, int] = defaultdict(int)
         for parameter, use in zip(self.parameters, self._uses, strict=True):
             once = RULES["forward"] * tokens * parameter.numel()
-            reason = _reason(use, once)
+            is_complex = parameter.is_complex() and use.forward
+            reason = COMPLEX if is_complex else _reason(use, once)
             forward[reason] += once - use.forward
             backward[reason] += 2 * (once - use.forward)
             missing = 2 * use.forward - use.backward

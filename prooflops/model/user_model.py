@@ -216,13 +216,14 @@ def _on_device(instance: Instance, device: torch.device) -> Instance:
 def default_loss(output: Any) -> Tensor:
     """The output's own loss if it has one, else a sum.
 
-    The sum is that of its logits, else that of all its floating tensors.
+    The sum is that of its logits, else that of all its floating tensors: of complex ones, the real
+    parts.
     """
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(found, Tensor):
-            return found.sum()
-    sums = [tensor.sum() for tensor in tensors_of(output) if tensor.requires_grad]
+            return found.real.sum()
+    sums = [tensor.real.sum() for tensor in tensors_of(output) if tensor.requires_grad]
     if not sums:
         raise ModelError(
             f"the forward pass returned a {type(output).__name__} without any tensor that depends "

@@ -58,6 +58,18 @@ def of_hugging_face(first, second, attention_mask, input_ids, pixel_values):
     return (first(input_ids) + seen) * attention_mask[..., None]
 
 
+def by_other_weights(change, first, second, x):
+    """The bias of the first layer says nothing of its weights."""
+    weight = change(first.weight, x)
+    multiply = functional.conv2d if weight.dim() == 4 else functional.linear
+    found = multiply(x, weight, first.bias)
+    return found if second is None else second(found)
+
+
+noisy = partial(by_other_weights, lambda weight, _: weight + torch.randn(weight.shape))
+joined = partial(by_other_weights, lambda weight, x: torch.cat([weight, x[:0]]))
+complex_linear = partial(nn.Linear, 16, 4, dtype=torch.cfloat)
+
 NETS = {
     "Conv1d": (nn.Conv1d(64, 4, 3), torch.ones(8, 64, 100), "8 examples"),
     "one image": (conv(), IMAGES[0], "1 example"),
@@ -72,6 +84,10 @@ NETS = {
         "4 examples",
     ),
     "rows": (linear(), ROWS, "8 examples"),
+    "complex rows": (complex_linear(), ROWS.cfloat(), "8 examples"),
+    "noise on a layer": (Net(noisy, linear(), nn.Linear(4, 4)), ROWS, "8 examples"),
+    "noise alone": (Net(noisy, conv()), IMAGES, "not known"),
+    "a weight and nothing": (Net(joined, linear()), ROWS, "8 examples"),
     "one row": (linear(), ROWS[0], "1 example"),
     "RNN": (nn.RNN(16, 4), SEQUENCES, "48 tokens"),
     "one sequence": (nn.LSTM(16, 4), SEQUENCES[0], "24 tokens"),
