@@ -139,15 +139,13 @@ def _lead(report: RunReport) -> list[str]:
 
 
 def measured(report: RunReport) -> list[str]:
-    """The number of measured benchmarks, where some were too slow or nothing else is counted."""
+    """The number of measured benchmarks, where some were too slow."""
     slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
-    number = len(report.benchmarks)
-    if slow:
-        others = len(report.unmeasured) - slow
-        all_of = many(number + slow + others, "benchmark")
-        reasons = f"{slow} would take too long on this machine, {others} have other reasons"
-        return [f"This run measured {number} of {all_of}. Of the rest, {reasons}."]
-    return [] if report.claims else [f"This run measured {many(number, 'benchmark')}."]
+    if not slow:
+        return []
+    number, rest = len(report.benchmarks), len(report.unmeasured)
+    reasons = f"{slow} would take too long on this machine, {rest - slow} have other reasons"
+    return [f"This run measured {number} of {number + rest} benchmarks. Of the rest, {reasons}."]
 
 
 def undecided(report: RunReport) -> list[str]:
