@@ -133,6 +133,8 @@ class AttentionLayers(Part):
     >>> mistral = replace(llama, window=4096)
     >>> [each.forward_flops(1, 32768, "causal") / 1e15 for each in (llama, mistral)]
     [0.281483566645248, 0.065971771408384]
+    >>> mistral.cached_elements(32768) / mistral.cached_elements(1)
+    4095.0
     """
 
     heads: int

@@ -154,14 +154,14 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
 
 def _only_writes(func: Any, args: Any) -> bool:
     """True if an operation does nothing but change the values of its first operand, as an
-    optimizer's do: tensors of one shape and dtype make no other tensor and no error.
+    optimizer's do: tensors of one shape make no other tensor.
     """
     if not _is_pointwise_in_place(func):
         return False
     written, *others = (each for each in args if isinstance(each, Tensor))
     # A number that the code may read has a value.
     return getattr(written, "constant", None) is None and all(
-        each.shape == written.shape and each.dtype == written.dtype for each in others
+        each.shape == written.shape for each in others
     )
 
 
