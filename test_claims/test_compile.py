@@ -59,6 +59,15 @@ def scaled(x):
     return 2 * x + 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_in_this_process():
+    """Without helper processes, whose start takes longer than all compilations here."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1):
+        yield
+
+
 # The functions below are compiled once a session: without a cache the first call takes ten seconds.
 
 
@@ -100,18 +109,6 @@ def fused(request, x):
     metrics.reset()
     as_one = compiled(fresh(function), x)
     return function, as_one, operations, metrics.generated_kernel_count
-
-
-@pytest.fixture(scope="session")
-def matrices(device):
-    """Three matrices, whose product is cheap only from the right."""
-    n = 512 if device.type == "cpu" else 4096
-    return [integers(*shape, device=device) for shape in ((n, n), (n, n), (n, n // 64))]
-
-
-@pytest.fixture(scope="session")
-def compiled_chain(matrices):
-    return compiled(chain, *matrices)
 
 
 def graphs_after_each(lengths, device, **options):
@@ -248,15 +245,6 @@ def test_of_few_elements_a_compiled_call_is_slower_than_the_operations(device, x
     speed.assert_slower(lambda: as_one(small), lambda: scaled(small), claim)
 
 
-@pytest.mark.claim("compile.better-than-hand")
-def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matrices, speed):
-    a, b, c = matrices
-    equal(compiled_chain(a, b, c), a @ (b @ c), "the compiled product")
-
-    claim = "a @ b @ c compiled against a @ (b @ c) by hand"
-    speed.assert_slower(lambda: compiled_chain(a, b, c), lambda: a @ (b @ c), claim)
-
-
 def least_flops(widths):
     """The FLOPs of a chain of matrices in its cheapest order.
 
@@ -292,8 +280,10 @@ def test_a_chain_runs_from_the_left_unless_an_einsum_has_opt_einsum(enabled):
     matrices = [integers(*shape) for shapes in chained for shape in shapes]
     # The keys of the cache on disk ignore whether opt_einsum is enabled.
     uncached = config.patch(force_disable_caches=True)
+    # The order is chosen before code is generated; the compiler's own backend is tried with it.
+    backend = "inductor" if enabled else "aot_eager"
     with dispatched.opt_einsum(enabled=enabled), uncached:
-        as_one = compiled(fresh(chains), *matrices)
+        as_one = compiled(fresh(chains), *matrices, backend=backend)
         got = profiled_product_flops(as_one, *matrices)
         eager = profiled_product_flops(chains, *matrices)
 
@@ -440,9 +430,3 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
     in_bf16 = compiled(fresh(chain), *low)
     claim = "a compiled product in fp32 against bf16"
     speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
-
-
-@pytest.mark.claim("compile.uses-hardware")
-def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_products, device):
-    values = compiled_products(*ones_and_a_bit(device, 23)).unique().tolist()
-    equal(values, [1 + 2.0**-23], "products of fp32")

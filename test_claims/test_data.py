@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import deque
 from functools import partial
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 import pytest
@@ -27,7 +27,6 @@ from test_claims.oracles.messages import agree, at_most, between, close, equal
 from test_claims.oracles.tokens import (
     batch,
     fresh,
-    read_ahead,
     resident_bytes,
     sparse_file,
     window,
@@ -343,33 +342,19 @@ def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     def embedding(ids):
         return nn.functional.embedding(ids, table.float().to(device))
 
-    def module(ids):
-        of = nn.Embedding.from_pretrained(table.to(device))
-        return of(ids[None])[0]
-
     def losses(ids):
         return nn.functional.cross_entropy(logits.to(device), ids, reduction="none")
-
-    def losses_of_a_sequence(ids):
-        of = nn.CrossEntropyLoss(reduction="none")
-        return of(logits.to(device).T[None], ids[None])[0]
-
-    def losses_of_logarithms(ids):
-        return nn.functional.nll_loss(logits.to(device).log_softmax(-1), ids, reduction="none")
 
     rows = table.double()[ids]
     wide = logits.double()
     chosen = wide[range(tokens), ids]
     by_hand = wide.exp().sum(dim=1).log() - chosen
-    for function in (embedding, module):
-        got = taken_by(function, ids.to(device), words, rows)
-        equal(got, [torch.int32, torch.int64], "dtypes that an embedding takes")
+    got = taken_by(embedding, ids.to(device), words, rows)
+    equal(got, [torch.int32, torch.int64], "dtypes that an embedding takes")
 
-    for function in (losses, losses_of_logarithms, losses_of_a_sequence):
-        narrow = [torch.uint8] if words < 256 and function is not losses_of_a_sequence else []
-        got = taken_by(function, ids.to(device), words, by_hand)
-        what = f"dtypes that {function.__name__} take"
-        equal(got, [*narrow, torch.int64], what)
+    narrow = [torch.uint8] if words < 256 else []
+    got = taken_by(losses, ids.to(device), words, by_hand)
+    equal(got, [*narrow, torch.int64], "dtypes that losses take")
 
 
 @pytest.mark.claim("data.astype-int64")
@@ -432,7 +417,7 @@ def starts_of(loader, length):
         (1, 1, 1),
         (2, 3, 6),
         (29, 2, 5),
-        (1100, 1, 32),
+        (300, 1, 32),
     ],
 )
 def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop, how):
@@ -455,7 +440,9 @@ def test_workers_and_ranks_share_an_epochs_windows(folder, shuffle):
     seen = []
     for rank in range(3):
         sampler = DistributedSampler(dataset, 3, rank, shuffle)
-        seen += starts_of(DataLoader(dataset, 2, sampler=sampler, num_workers=rank), 2)
+        # Starting workers takes longer than all the rest.
+        workers = rank if shuffle else 0
+        seen += starts_of(DataLoader(dataset, 2, sampler=sampler, num_workers=workers), 2)
     equal(sorted(seen), list(range(12)), "the windows of all ranks")
 
 
@@ -519,9 +506,8 @@ def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, s
 
 
 @pytest.mark.claim("data.pipeline-bottleneck", "mfu.low-causes")
-@pytest.mark.parametrize("working", [False, pytest.param(True, marks=pytest.mark.needs("cpu"))])
 def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
-    workloads, device, speed, record_figure, working
+    workloads, device, speed, record_figure
 ):
     model = DeepLinear(dim=256, layers=4)
     net = workloads.build(model, device=device)
@@ -544,11 +530,7 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
 
     def batches(times_a_step):
         def read(_):
-            end = time.perf_counter() + times_a_step * max(mean(prompt_s), 0.001)
-            # A tokeniser works, a disk lets wait.
-            while working and time.perf_counter() < end:
-                sorted(range(1000, 0, -1))
-            time.sleep(max(0.0, end - time.perf_counter()))
+            time.sleep(times_a_step * max(mean(prompt_s), 0.001))
             return item
 
         return iter(DataLoader(range(10**6), batch_size=None, collate_fn=read))
@@ -559,27 +541,3 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
     ratio = speed.assert_slower(lambda: step(slow), lambda: step(prompt), what, at_least=3)
     idle = 1 - 1 / ratio.value
     record_figure(f"behind a loader of five steps' time the model is idle {idle:.0%} of the time")
-
-
-@pytest.mark.claim("data.pipeline-bottleneck")
-@pytest.mark.parametrize("times_a_step", [0.1, 20])
-def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower(device, speed, times_a_step):
-    """The model is busy whenever a batch is there: a step takes the longer of the two times."""
-    # Milliseconds a step: a thread neither sleeps nor wakes within microseconds.
-    width, rows = (384, 256) if device.type == "cpu" else (4096, 1024)
-    weight = torch.randn(width, width, device=device) / width**0.5
-    batch = torch.randn(rows, width)
-
-    def step(batches):
-        x = next(batches).to(device)
-        for _ in range(4):
-            x = x @ weight
-
-    def alone():
-        step(itertools.repeat(batch))
-
-    step_s = median(speed.seconds(alone) for _ in range(9))
-    ahead = read_ahead(itertools.repeat(batch, 1000), times_a_step * step_s)
-    bounds = {"at_least": 5} if times_a_step > 1 else {"at_least": 0.5, "at_most": 2}
-    what = f"a step of {step_s * 1e3:.1f} ms behind a loader of {times_a_step} times its time"
-    speed.assert_slower(lambda: step(ahead), alone, what, pairs=15, **bounds)

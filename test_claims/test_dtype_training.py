@@ -95,7 +95,7 @@ def test_a_large_bf16_matmul_is_faster_than_fp32_with_a_bf16_unit(device, isa, s
 @pytest.mark.claim("dtype.lower-is-faster")
 # On some cards both have the same number of units.
 @pytest.mark.needs("cpu")
-@pytest.mark.parametrize("n", [256, 384])
+@pytest.mark.parametrize("n", [256])
 def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):
     wide = torch.randn(n, n, dtype=torch.float64)
     narrow = wide.float()
@@ -106,7 +106,7 @@ def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):
 @pytest.mark.claim("dtype.lower-is-faster")
 # Elsewhere torch multiplies no fp8 without a unit for it.
 @pytest.mark.needs("cpu")
-@pytest.mark.parametrize("n", [64, 128])
+@pytest.mark.parametrize("n", [64])
 def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
     if any("fp8" in feature or "avx10" in feature for feature in isa):
         pytest.skip("this CPU has an fp8 unit")
@@ -116,21 +116,6 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
         pytest.skip("this torch has no fp8 product on a CPU")
     what = f"{n}^3 matmul in fp8 against fp32"
     speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, what, pairs=15)
-
-
-@pytest.mark.claim("dtype.fp16-not-for-big-models")
-def test_activations_overflow_in_fp16_before_any_loss_is_scaled(device):
-    # 65520 is the square of 255.97.
-    x = torch.linspace(200, 400, 5000).half()
-    exact = x.double() ** 2
-    squares = x.to(device).square()
-    overflown = numbers.on_the_host(squares).isinf()
-    equal(overflown, exact >= 65520, "which squares overflow")
-
-    low = x.to(device, torch.bfloat16)
-    bf16 = numbers.on_the_host(low.square())
-    off = bf16 / exact - 1
-    at_most(off.abs().max().item(), 2**-6, "the error of squares in bf16")
 
 
 @pytest.mark.claim("dtype.fp16-not-for-big-models", "dtype.fp16-small-models")
@@ -196,8 +181,8 @@ OF_BF16 = pytest.mark.claim("dtype.bf16-suffices")
 
 @pytest.mark.parametrize(
     ("seed", "hidden", "function"),
-    [(1, (32,), torch.nn.ReLU), (0, NETS["wide"], None), (0, NETS["deep"], torch.nn.ReLU)],
-    ids=["1", *NETS],
+    [(1, (32,), torch.nn.ReLU), (0, NETS["deep"], torch.nn.ReLU)],
+    ids=["1", "deep"],
 )
 @pytest.mark.parametrize("loss_factor", [1.0, 1e-8])
 @pytest.mark.parametrize(

@@ -272,6 +272,7 @@ def test_steps_of_adagrad_shrink_where_those_of_a_flat_average_would_not(device,
 @pytest.mark.parametrize(
     "optimizer", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adam, torch.optim.AdamW]
 )
+@fewer
 @given(
     seed=st.integers(0, 2**32 - 1),
     factor=st.sampled_from([1e-4, 0.3, 7.0, 1e4]),
@@ -299,28 +300,18 @@ def test_a_constant_factor_of_one_parameters_gradients_changes_no_step(
 
 
 @pytest.mark.claim("optim.adam-combo")
-@given(seed=st.integers(0, 2**32 - 1), betas=st.tuples(averages, averages))
-# 3.16 times as large.
-@example(seed=0, betas=(0.9, 0.999))
-def test_without_the_correction_the_first_step_is_another(device, seed, betas):
-    task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=seed)
-    options = {"lr": 1e-3, "betas": betas, "eps": 1e-8}
-    start = task.arrays()[0][0]
-    corrected = task.torchs(torch.optim.Adam, device, **options)[0][0][0] - start
-    uncorrected = task.reference(papers.adam, bias_correction=False, **options)[0][0] - start
-    ratio = float(np.median(uncorrected / corrected))
-    should = (1 - betas[0]) / sqrt(1 - betas[1])
-
-    close(ratio, should, "the first step over the corrected one", rel=1e-4)
-
-
-@pytest.mark.claim("optim.adam-combo")
 @given(task=papers.tasks.filter(lambda task: task.steps > 1))
 def test_rmsprop_with_torchs_momentum_is_not_adam(device, task):
-    """There the scaled gradients are averaged, here the average of the gradients is scaled."""
+    """There the scaled gradients are averaged, here the average of the gradients is scaled.
+
+    Without the correction of both averages it is another update, too.
+    """
+    of_adam = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
+    adam = task.reference(papers.adam, **of_adam)
+    uncorrected = task.reference(papers.adam, bias_correction=False, **of_adam)
     rmsprop, _ = task.torchs(torch.optim.RMSprop, device, lr=0.01, alpha=0.999, momentum=0.9)
-    adam = task.reference(papers.adam, lr=0.01, betas=(0.9, 0.999), eps=1e-8)
-    assert papers.apart(rmsprop, adam) > papers.ROUNDING, "RMSProp with momentum is Adam"
+    for other in (rmsprop, uncorrected):
+        assert papers.apart(other, adam) > papers.ROUNDING, "another update is Adam's"
 
 
 @pytest.mark.claim("optim.subclass")

@@ -13,7 +13,7 @@ from accounting.memory import tensor_bytes
 from prooflops.memory import measured_memory, why_uncounted
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_losses, quantised
-from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
+from test_claims.oracles.messages import agree, at_least, at_most, close, equal
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import (
     covering,
@@ -25,28 +25,6 @@ from test_claims.strategies import (
 
 def gaussian(seed, *shape, device="cpu"):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-# Bits, and between which bounds the relative output error lies: per channel, per tensor.
-LOSSES = {
-    8: ((0.006, 0.009), (0.008, 0.014)),
-    4: ((0.11, 0.16), (0.15, 0.25)),
-    3: ((0.26, 0.37), (0.35, 0.55)),
-    2: ((0.75, 0.9), (0.9, 1.0)),
-}
-
-
-@pytest.mark.claim("quant.minimal-loss")
-@pytest.mark.parametrize("bits", LOSSES)
-def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(
-    device, record_figure, bits
-):
-    weight = gaussian(0, 256, 512, device=device)
-    x = gaussian(1, 64, 512, device=device)
-    for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
-        got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
-        record_figure(f"{bits} bits {granularity}: {got:.2%}")
-        between(got, least, most, "the relative error", granularity=granularity)
 
 
 @pytest.mark.claim("quant.minimal-loss")
@@ -203,7 +181,7 @@ class WeightOnly:
         return torch._weight_int4pack_mm(x, self.packed, 128, self.groups)
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1])
 def weight_only(device, request):
     if device.type == "cpu":
         # In fp32 36 MiB and more: reading weights that lie in a cache does not dominate the time.
@@ -245,7 +223,7 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(device, sp
 
 
 @pytest.mark.claim("quant.easier-than-training")
-@pytest.mark.parametrize("bits", [8, 6, 4])
+@pytest.mark.parametrize("bits", [8, 4])
 @each_target
 def test_quantising_afterwards_loses_less_than_training_in_few_bits(
     device, record_figure, target, bits

@@ -1,9 +1,6 @@
 """A language model's data: token files, windows, batches, and the memory that reading takes."""
 
 import os
-import queue
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -61,16 +58,3 @@ def resident_bytes(array):
         pytest.skip("needs Linux, which lists the pages of each mapping that are in memory")
 
     return resident
-
-
-def read_ahead(batches, delay_s):
-    """Batches that another thread reads, each in `delay_s`, at most two ahead of their use."""
-    waiting = queue.Queue(maxsize=2)
-
-    def read():
-        for item in batches:
-            time.sleep(delay_s)
-            waiting.put(item)
-
-    threading.Thread(target=read, daemon=True).start()
-    return iter(waiting.get, None)
