@@ -20,21 +20,30 @@ from prooflops import counted
 from prooflops.precision import Float32Products
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.messages import agree, at_least, at_most, between, equal
-from test_claims.oracles.operators import numpys_einsum
-from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
-from test_claims.oracles.training_kernels import KERNELS, running_error
 from test_claims.strategies import (
     TORCH_DTYPES,
     Case,
     covering,
     fewer,
-    laid_out,
     seldom,
     shapes,
     sizes,
     stretched,
 )
+
+
+def numpys_einsum(equation, *operands):
+    """The einsum by numpy, which sums over the dimensions of an ellipsis only on request."""
+    left, arrow, right = equation.partition("->")
+    summed = arrow and "..." in left and "..." not in right
+    if summed:
+        equation = f"{left}->...{right}"
+    result = np.einsum(equation, *(x.cpu().double().numpy() for x in operands))
+    if summed:
+        result = result.sum(axis=tuple(range(result.ndim - len(right))))
+    return torch.tensor(result, dtype=torch.float32)
+
 
 # A claim, the shapes of both operands, and the product's shape.
 PRODUCTS = [
@@ -51,24 +60,12 @@ SHAPES = [pytest.param(*row, marks=pytest.mark.claim(claim)) for claim, *row in 
 
 
 @pytest.mark.parametrize(("a_shape", "b_shape", "shape"), SHAPES, ids=str)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
-def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
-    device, precision, layout, a_shape, b_shape, shape
-):
-    dtype = TORCH_DTYPES[precision]
-    a = torch.randn(a_shape).to(dtype)
-    b = torch.randn(b_shape).to(dtype)
-    terms = a.double()[..., None] * b.double()[..., None, :, :]
-    rounding = running_error(KERNELS["matmul"], "forward", precision, device)
-    units = sum_units(a_shape[-1]) * rounding.accumulator_unit + rounding.product_error
-    bound = units * terms.abs().sum(-2)
-    on_device = a.to(device), laid_out(b.to(device), layout)
+def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
+    a, b = (fractions(*of, device=device) for of in (a_shape, b_shape))
+    should = numpys_einsum("...mk,...kn->...mn", a, b)
+    equal(should.shape, shape, "the shape by numpy")
     for name in ("__matmul__", "matmul"):
-        product = getattr(torch.Tensor, name)(*on_device)
-        equal(product.shape, shape, f"the shape of {name}")
-        worst = compared(f"{name} in {precision}", product, terms.sum(-2), bound)
-        assert worst.units <= 1, str(worst)
+        assert_near(name, getattr(torch.Tensor, name)(a, b), should)
 
 
 def assert_products(case, a, ways, should):
@@ -397,9 +394,7 @@ def forward_share(workloads, model, sequence):
     """The share of the forward FLOPs that products have, counted on the meta device."""
     net = workloads.build(model, device="meta")
     x = workloads.inputs(model, 1, sequence, device="meta")
-    with counted.flops() as count:
-        net(x)
-    with counting() as torchs, Recorded() as recorded:
+    with counted.flops() as count, counting() as torchs, Recorded() as recorded:
         net(x)
     formula = forward_flops(model, 1, sequence)
     products = torchs.get_total_flops()
@@ -426,15 +421,15 @@ def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
 def test_the_share_of_products_grows_with_the_width(workloads, record_figure):
     decoder = partial(Transformer, vocab_size=64, layers=2, learned_positions=256)
     shares = []
-    for width in (1, 2, 4, 16, 64):
+    for width in (1, 4, 64):
         model = decoder(dim=8 * width, heads=8, hidden=32 * width)
         shares.append(forward_share(workloads, model, 256))
     said = ", ".join(f"{share:.0%}" for share in shares)
 
-    equal(shares, sorted(shares), "shares at heads 1, 2, 4, 16, 64 wide")
+    equal(shares, sorted(shares), "shares at heads 1, 4, 64 wide")
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"the shares are {said}"
 
     share = forward_share(workloads, decoder(dim=512, heads=512, hidden=2048), 256)
     between(share, 1 / 2, 0.95, "the share with 512 heads 1 wide")
 
-    record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")
+    record_figure(f"products are {said} of the forward FLOPs with heads 1, 4, 64 wide")

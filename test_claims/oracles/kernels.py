@@ -86,7 +86,6 @@ def gelu_by_hand(on):
 
 OPERATIONS = {
     "relu": lambda on: torch.clamp_min(on.x, 0, out=on.out),
-    "negative": lambda on: torch.neg(on.x, out=on.out),
     "add": lambda on: torch.add(on.x, on.y, out=on.out),
     "multiply": lambda on: torch.mul(on.x, on.y, out=on.out),
     "dot": lambda on: torch.dot(on.x, on.y),
@@ -98,7 +97,7 @@ OPERATIONS = {
     "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
 }
 # The tensors of full length that an operation reads and writes.
-FULL_TENSORS = {"relu": 2, "negative": 2, "add": 3, "multiply": 3, "dot": 2, "matvec": 1}
+FULL_TENSORS = {"relu": 2, "add": 3, "multiply": 3, "dot": 2, "matvec": 1}
 
 
 def empty_host_cache():
