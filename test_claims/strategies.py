@@ -57,9 +57,9 @@ def in_fp64(x):
 def fewer(test):
     """A fifth of the pace's examples, for a property whose every example costs tensors or a net.
 
-    At least ten. Sizes, dtypes and layouts decide such a property; further draws repeat them.
+    At least five. Sizes, dtypes and layouts decide such a property; further draws repeat them.
     """
-    return settings(max_examples=max(10, settings.default.max_examples // 5))(test)
+    return settings(max_examples=max(5, settings.default.max_examples // 5))(test)
 
 
 seeds = st.integers(0, 2**31)

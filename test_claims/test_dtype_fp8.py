@@ -218,6 +218,7 @@ finite = st.just(0.0) | large | negative
 
 @pytest.mark.claim("dtype.fp4-block-scale")
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
+@fewer
 @given(values=st.lists(finite, min_size=1, max_size=70))
 # Blocks of one sign, of zeros, of one number, and one that is cut off.
 @example(values=[-6.0, -0.5] * 17)

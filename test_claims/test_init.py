@@ -299,7 +299,7 @@ def test_what_truncation_leaves_is_the_integral_for_every_bound(device, deviatio
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fan_in", [1, 64, 768, 2500, 5000])
 def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, fan_in, dtype):
-    fan_out = 1500
+    fan_out = 500
     torch.manual_seed(0)
     layer = nn.Linear(fan_in, fan_out, device=device, dtype=dtype)
     nn.init.normal_(layer.weight, std=0.02)

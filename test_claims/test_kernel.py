@@ -17,6 +17,7 @@ from test_claims.oracles import optimizers as papers
 from test_claims.oracles.dispatched import Recorded
 from test_claims.oracles.rounding import Precision, RunningError, compared
 from test_claims.oracles.training_kernels import (
+    HUGE,
     KERNELS,
     SHORT,
     SIZES,
@@ -70,10 +71,14 @@ def test_a_kernel_errs_by_what_rounding_allows(device, record_figure, name):
     precisions = formats(device)
     if device.type == "cuda":
         precisions.append("tf32")
+    # Both formats of 16 bits dispatch the same kernels: some take the largest tensors in one of
+    # them, and the others in the other.
+    spared = ("fp16", "bf16")[len(name) % 2]
     for precision in precisions:
         with Float32Products(precision):
             for elements in KERNELS[name].sizes:
-                results += comparisons(KERNELS[name], precision, device, elements)
+                if elements < HUGE or precision != spared:
+                    results += comparisons(KERNELS[name], precision, device, elements)
     worst = assert_within_rounding(results)
     record_figure(f"{name}: at most {worst.units:.2f} of the bound")
 
@@ -141,7 +146,9 @@ def implementations(name):
 def test_an_update_errs_by_the_rounding_of_its_operations(device, name):
     results = []
     for precision, implementation in product(formats(device), implementations(name)):
-        results += updates(device, precision, name, implementation)
+        # Both formats of 16 bits dispatch the same.
+        sizes = SIZES[:-1] if precision == "fp16" else SIZES
+        results += updates(device, precision, name, implementation, sizes)
     assert_within_rounding(results)
 
 

@@ -28,6 +28,7 @@ from test_claims.oracles.tensors import OPTIMIZERS, held_after
 from test_claims.oracles.training import Training, generators_kept
 from test_claims.strategies import (
     covering,
+    fewer,
     seeds,
     sizes,
     with_dtype,
@@ -197,6 +198,7 @@ def test_three_places_for_zero_grad_train_alike_and_a_fourth_not_at_all(device, 
 
 
 @pytest.mark.claim("loop.zero-grad-position")
+@fewer
 @given(seed=seeds, steps=sizes(2, 6))
 def test_without_zero_grad_a_step_takes_the_sum_of_all_gradients(device, seed, steps):
     task = Regression(device, seed)
@@ -207,6 +209,7 @@ def test_without_zero_grad_a_step_takes_the_sum_of_all_gradients(device, seed, s
 
 
 @pytest.mark.claim("loop.clipping")
+@fewer
 @given(seed=seeds, steps=sizes(1, 6), most=st.floats(0.1, 50))
 def test_only_between_backward_and_step_clipping_bounds_the_gradient(device, seed, steps, most):
     for place in range(1, 5):
@@ -447,8 +450,9 @@ def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
         (torch.float16, True),
     ],
 )
-@pytest.mark.parametrize("optimize", [ADAM, SGD], ids=["Adam", "SGD"])
-@pytest.mark.parametrize(("width", "seed"), [(32, 0), (128, 1)])
+@pytest.mark.parametrize(
+    ("width", "seed", "optimize"), [(32, 0, ADAM), (128, 1, SGD)], ids=["32-0-Adam", "128-1-SGD"]
+)
 def test_a_minimal_mixed_precision_loop_learns(
     device, record_figure, dtype, scaler, optimize, width, seed
 ):

@@ -58,8 +58,9 @@ TOKENS[:] = range(2**16 - 40, 2**16)
 WINDOWS = [(torch.tensor([i, i + 1]), torch.tensor(i + 2)) for i in range(10)]
 
 
+@functools.cache
 def operands(case, edges):
-    """Tensors of a case by the names that the table gives them."""
+    """Tensors of a case by the names that the table gives them; ways that write get copies."""
     dtype = TORCH_DTYPES[case.dtype]
     x = case.tensor("cpu", EDGES if edges and dtype.is_floating_point else NUMBERS)
     rows, columns = x.shape
@@ -275,12 +276,20 @@ def rows_of(group):
 
 def given(group, case):
     """All names that the ways of a group use."""
-    names = globals() | LIBRARIES | operands(case, group.get("edges", False))
+    tensors = operands(case, group.get("edges", False))
+    for x in tensors.values():
+        x.grad = None
+    names = globals() | LIBRARIES | tensors
     if "net" in group:
         trainer = Trainer(case, draws=group["net"] == "noisy")
         methods = {name: getattr(trainer, name) for name in dir(trainer) if name[0] != "_"}
         names |= vars(trainer) | methods
     return names
+
+
+@functools.cache
+def code_of(way):
+    return compile(way, way, "eval")
 
 
 class Saved:
@@ -307,10 +316,11 @@ class Outcome:
             return saved
 
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved.tensor)
-        with hooks, eval(group["within"], names) if "within" in group else nullcontext():
-            value = eval(way, names)
+        around = eval(code_of(group["within"]), names) if "within" in group else nullcontext()
+        with hooks, around:
+            value = eval(code_of(way), names)
         if "result" in group:
-            value = eval(group["result"], names | {"_": value})
+            value = eval(code_of(group["result"]), names | {"_": value})
         self.values = tree_leaves(value)
         self.kept = sum(saved.tensor.nbytes for saved in kept)
         tensors = [each for each in self.values if isinstance(each, torch.Tensor)]
@@ -329,10 +339,14 @@ class Outcome:
 
 
 def same_bits(got, should):
-    """True if these are equal tensors of the same dtypes, and all are tensors."""
+    """True if these are equal values, and tensors of the same dtypes."""
     for one, other in zip(got, should, strict=True):
-        if not isinstance(one, torch.Tensor) or type(one) is not type(other):
+        if type(one) is not type(other):
             return False
+        if not isinstance(one, torch.Tensor):
+            if one != other:
+                return False
+            continue
         if one.dtype != other.dtype or one.layout != other.layout or not torch.equal(one, other):
             return False
     return True

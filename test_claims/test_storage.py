@@ -265,7 +265,7 @@ def test_reshape_copies_exactly_where_view_raises(device):
         x = chain.tensor(device)
         elements = x.numel()
         assert_reshaped(x, (elements,))
-        for rows in (2, 3, 4) if elements else ():
+        for rows in (2, 3) if elements else ():
             if elements % rows == 0:
                 assert_reshaped(x, (rows, elements // rows))
                 assert_reshaped(x, (elements // rows, 1, rows))
@@ -345,12 +345,12 @@ def test_making_views_allocates_nothing(device):
 
 @pytest.mark.claim("storage.views-free")
 def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sizing, speed):
-    wanted = 2**23
+    wanted = 2**21
     if device.type != "cpu":
         # Eleven views take the host some 20 µs; reading and writing the clone, 8 bytes for each
         # element, takes the accelerator a millisecond.
         wanted = 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
-    elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
+    elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**21)
     small = torch.zeros(2**3, device=device)
     large = torch.zeros(elements, device=device)
     speed.assert_slower(

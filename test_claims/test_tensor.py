@@ -207,9 +207,9 @@ def test_initialisers_fill_the_memory_that_is_there(device, name):
 @pytest.mark.claim("tensor.uninitialised-then-init")
 def test_allocating_without_values_writes_none(device, sizing, speed):
     wanted = (
-        2**24 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(5e-4) / 4))
+        2**22 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(5e-4) / 4))
     )
-    elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
+    elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**22)
     empty, filled = (partial(make, elements, device=device) for make in (torch.empty, torch.ones))
     speed.assert_slower(
         filled, empty, f"making {elements:,} ones over making as many without values", at_least=4

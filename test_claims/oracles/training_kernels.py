@@ -157,15 +157,12 @@ CONVOLUTION = Kernel(
     "backward",
     by_rows=False,
     tf32_by_default=True,
+    sizes=SIZES[:-1],
 )
-# Both run the same kernel of torch's, so one of them at the largest size is enough.
 KERNELS |= {
     "conv1d": CONVOLUTION,
     "conv2d": replace(
-        CONVOLUTION,
-        calls=(partial(convolved, functional.conv2d),),
-        others=filters(2),
-        sizes=SIZES[:-1],
+        CONVOLUTION, calls=(partial(convolved, functional.conv2d),), others=filters(2)
     ),
 }
 
