@@ -158,7 +158,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
 HANGING = "test_more.py::test_hangs"
 
 
-@pytest.mark.parametrize("in_turn", ["true", "false"])
+@pytest.mark.parametrize("in_turn", ["true", pytest.param("false", marks=pytest.mark.prove)])
 def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(foreign, tmp_path, in_turn):
     starts = tmp_path / "starts"
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
