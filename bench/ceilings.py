@@ -1,10 +1,8 @@
 """The best rates measured on this machine per dtype; benchmarks report their share of them.
 
-There are two regimes, which are never mixed. *Sustainable* is the median call of steady work, after
-the clock has settled. *Achievable* is the median of the five fastest calls after a rest, while an
-idle device still boosts. On a GPU at its power limit the two differ by a tenth or more, and so may
-the best shape. Therefore each has its own search. A ceiling is at least as high as every product of
-its run. A CPU has only the sustainable one.
+A ceiling is the median call of steady work, after the clock has settled, and at least as high as
+every product of its run. A product in bursts is the median of the five fastest calls after a rest,
+while an idle device still boosts: on a GPU at its power limit a tenth faster, or more.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from bench.rounds import Pace, Progress, is_flat, no_progress
 from prooflops import timing
 from prooflops.precision import Float32Products
 
-REGIMES = ("sustainable", "achievable")
 # Seconds of a search, in those of a benchmark's rounds; the calls of a CPU are short.
 SEARCH = {"cpu": 5, "other": 10}
 # Side of the product that tells how large the others may be.
@@ -42,45 +39,32 @@ FASTEST = 5
 
 @dataclass
 class Ceilings:
-    """The best rates of this machine in this run, per dtype and regime, searched for when asked."""
+    """The best rates of this machine in this run, per dtype, searched for when asked."""
 
     device: torch.device
     pace: Pace
     progress: Progress = no_progress
     room_bytes: Callable[[], float] = lambda: math.inf
-    _found: dict[tuple[str, str], search.Found] = field(default_factory=dict)
-    # The searched rates, raised by faster benchmarks.
-    _flop_per_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    _best_product: dict[tuple[str, str], search.Found] = field(default_factory=dict)
+    # The fastest product of the search or of a benchmark.
+    _best: dict[str, search.Found] = field(default_factory=dict)
+    # Rates of other functions that exceeded it.
+    _remeasured: dict[str, float] = field(default_factory=dict)
     _probed: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def timer(self) -> Callable[[], Any]:
         return timing.clock(self.device)
 
-    def flop_per_s(self, dtype: str, regime: str = "sustainable") -> float:
+    def flop_per_s(self, dtype: str) -> float:
         """The ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
-        if (dtype, regime) not in self._flop_per_s:
-            self._flop_per_s[dtype, regime] = self.found(dtype, regime).flop_per_s
-        return self._flop_per_s[dtype, regime]
+        return max(self.best(dtype).flop_per_s, self._remeasured.get(dtype, 0.0))
 
-    def found(self, dtype: str, regime: str = "sustainable") -> search.Found:
-        """The fastest shape of the search.
-
-        Raises Unsupported, and ValueError for an unknown regime.
-        """
-        if regime not in REGIMES:
-            raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
-        if (dtype, regime) not in self._found:
+    def best(self, dtype: str) -> search.Found:
+        """The fastest shape of the search and of the products so far. Raises as `flop_per_s`."""
+        if dtype not in self._best:
             with Float32Products(dtype):
-                self._found[dtype, regime] = self._search(dtype, regime)
-        return self._found[dtype, regime]
-
-    def best(self, dtype: str, regime: str = "sustainable") -> search.Found:
-        """The fastest shape of the search and of the products so far. Raises as `found`."""
-        found = self.found(dtype, regime)
-        other = self._best_product.get((dtype, regime), found)
-        return max(found, other, key=lambda each: each.flop_per_s)
+                self._best[dtype] = self._search(dtype)
+        return self._best[dtype]
 
     def probed(self, dtype: str) -> float:
         """The rate of one product, known at once; the ceiling may be several times as high.
@@ -110,22 +94,25 @@ class Ceilings:
         self._probed[dtype] = rate
         return rate
 
-    def remeasure(
-        self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable"
-    ) -> float:
-        """The ceiling after timing once more, in its own regime, a function that exceeded it."""
+    def remeasure(self, dtype: str, function: Callable[[], object], flops: int) -> float:
+        """The ceiling after timing once more a function that exceeded it."""
         with Float32Products(dtype):
-            seconds = self._seconds(function, regime)
-        return self._raise(dtype, regime, flops / seconds)
+            rate = flops / self._steady_s(function)
+        self._remeasured[dtype] = max(self._remeasured.get(dtype, 0.0), rate)
+        return self.flop_per_s(dtype)
 
-    def keep(
-        self, dtype: str, shape: search.Shape, flop_per_s: float, regime: str = "sustainable"
-    ) -> float:
+    def keep(self, dtype: str, shape: search.Shape, flop_per_s: float) -> float:
         """The ceiling after a product of this shape and rate: it is at least that."""
-        best = self._best_product.get((dtype, regime))
-        if best is None or flop_per_s > best.flop_per_s:
-            self._best_product[dtype, regime] = search.Found(shape, flop_per_s)
-        return self._raise(dtype, regime, flop_per_s)
+        if flop_per_s > self.best(dtype).flop_per_s:
+            self._best[dtype] = search.Found(shape, flop_per_s)
+        return self.flop_per_s(dtype)
+
+    def burst_s(self, dtype: str, function: Callable[[], object]) -> float:
+        """The median of the fastest calls after a rest."""
+        with Float32Products(dtype):
+            self.rest_before(function)()
+            times = timing.time(function, self.device, warmup=0, rounds=2 * FASTEST).times_s
+        return max(median(sorted(times)[:FASTEST]), 1e-9)
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
         """A rest before a burst, then untimed calls until the device is at full speed.
@@ -150,27 +137,17 @@ class Ceilings:
         most_elements = self.room_bytes() / (5 * max(4, element_bytes(1, dtype)))
         return search.shapes(self.device.type, most_flops, most_elements)
 
-    def _raise(self, dtype: str, regime: str, flop_per_s: float) -> float:
-        self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flop_per_s)
-        return self._flop_per_s[dtype, regime]
-
-    def _search(self, dtype: str, regime: str) -> search.Found:
+    def _search(self, dtype: str) -> search.Found:
         shapes = self.shapes(dtype)
         m, k, n = (max(sizes) for sizes in zip(*shapes, strict=True))
         operands = Operands(dtype, m, k, n, self.device)
-        windows = 2 * len(shapes)
-        times = SEARCH.get(self.device.type, SEARCH["other"])
-        window_s = times * self.pace.measure_s / windows
-        idle_s = REST_S if regime == "achievable" else 0.0
-        self.progress(
-            f"searching for the fastest {regime} product of {dtype}", windows * (window_s + idle_s)
-        )
-        if not idle_s:
-            largest, _ = operands.multiply(*shapes[-1])
-            self._settle(largest, self.pace.settled(self.device.type))
-        shape = search.fastest(shapes, operands, self.timer, window_s=window_s, idle_s=idle_s)
+        budget_s = SEARCH.get(self.device.type, SEARCH["other"]) * self.pace.measure_s
+        self.progress(f"searching for the fastest product of {dtype}", budget_s)
+        largest, _ = operands.multiply(*shapes[-1])
+        self._settle(largest, self.pace.settled(self.device.type))
+        shape = search.fastest(shapes, operands, self.timer, budget_s / (2 * len(shapes)))
         multiply, flops = operands.multiply(*shape)
-        return search.Found(shape, flops / self._seconds(multiply, regime))
+        return search.Found(shape, flops / self._steady_s(multiply))
 
     def _settle(self, function: Callable[[], object], pace: Pace) -> None:
         """Steady work, without a rest between calls, until its rate is steady too."""
@@ -182,19 +159,7 @@ class Ceilings:
             windows.append(median(search.calls_s(function, self.timer, self.pace.warmup_s)))
             elapsed = perf_counter() - began
 
-    def _seconds(self, function: Callable[[], object], regime: str) -> float:
-        """Seconds of a call in a regime, by itself, of a dtype that was settled before."""
-        if regime == "achievable":
-            return self._burst_s(function)
-        self._settle(function, self.pace.resettled(self.device.type))
-        return self._steady_s(function)
-
     def _steady_s(self, function: Callable[[], object]) -> float:
-        """The median call of steady work."""
+        """The median call of steady work, of a dtype that was settled before."""
+        self._settle(function, self.pace.resettled(self.device.type))
         return median(search.calls_s(function, self.timer, self.pace.measure_s / 2))
-
-    def _burst_s(self, function: Callable[[], object]) -> float:
-        """The median of the fastest calls after a rest."""
-        self.rest_before(function)()
-        times = timing.time(function, self.device, warmup=0, rounds=2 * FASTEST).times_s
-        return max(median(sorted(times)[:FASTEST]), 1e-9)

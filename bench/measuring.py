@@ -245,20 +245,20 @@ class Measure:
         case: Product,
         ceilings: Ceilings,
         *,
-        regime: str = "sustainable",
         own_kind: bool = False,
         **options: Any,
     ) -> None:
         """Measures a product, see `work`, and records its share of the vendor's peak.
 
-        Its share of this machine's ceiling in the same regime is recorded too, except one of its
-        `own_kind`.
+        Its share of this machine's ceiling is recorded too, except for a product of its `own_kind`.
+        One with a `setup` does not run at the clock of steady work.
 
         A process of the gate compares times alone.
         """
         __tracebackhide__ = True
         dtype, work = case.dtype, case.work
-        ceiling = None if self.brief or regime == "achievable" else ceilings.flop_per_s(dtype)
+        is_steady = not (self.brief or options.get("setup"))
+        ceiling = ceilings.flop_per_s(dtype) if is_steady else None
         seconds = self.work(
             case.multiply,
             work,
@@ -274,7 +274,7 @@ class Measure:
         if own_kind:
             self.info.update(peak_flop_per_s=peak, mfu=mfu(work.flops, seconds, peak))
         else:
-            self.info.update(shares_of_product(case, seconds, regime, ceilings, peak))
+            self.info.update(shares_of_product(case, seconds, ceilings, peak))
 
     def _examined(
         self,

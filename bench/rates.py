@@ -59,12 +59,12 @@ def share_of_units(rate: float, clock_mhz: float, units: float | None) -> dict[s
 
 
 def shares_of_product(
-    case: Product, seconds: float, regime: str, ceilings: Ceilings, peak: float | None
+    case: Product, seconds: float, ceilings: Ceilings, peak: float | None
 ) -> dict[str, Any]:
     """The shares of a product; its rate raises the ceiling if it is higher."""
-    found = shares_of(case.multiply, case.work, seconds, case.dtype, regime, ceilings, peak)
+    found = shares_of(case.multiply, case.work, seconds, case.dtype, ceilings, peak)
     rate = case.work.flops / seconds
-    ceiling = ceilings.keep(case.dtype, case.shape, rate, regime)
+    ceiling = ceilings.keep(case.dtype, case.shape, rate)
     return found | {"ceiling_flop_per_s": ceiling, "share_of_ceiling": rate / ceiling}
 
 
@@ -73,7 +73,6 @@ def shares_of(
     work: Work,
     seconds: float,
     dtype: str,
-    regime: str,
     ceilings: Ceilings,
     peak: float | None,
 ) -> dict[str, Any]:
@@ -81,10 +80,10 @@ def shares_of(
 
     The ceiling is measured again by a function that exceeds it.
     """
-    rate, ceiling = work.flops / seconds, ceilings.flop_per_s(dtype, regime)
+    rate, ceiling = work.flops / seconds, ceilings.flop_per_s(dtype)
     remeasured = rate > ceiling
     if remeasured:
-        ceiling = ceilings.remeasure(dtype, function, work.flops, regime)
+        ceiling = ceilings.remeasure(dtype, function, work.flops)
     return {
         "peak_flop_per_s": peak,
         "mfu": mfu(work.flops, seconds, peak),

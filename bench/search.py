@@ -10,11 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import sleep
 from typing import Any
 
 from bench.products import Operands
-from prooflops import timing
 
 Shape = tuple[int, int, int]
 
@@ -48,14 +46,9 @@ def shapes(kind: str, most_flops: float = math.inf, most_elements: float = math.
 
 
 def fastest(
-    shapes: Sequence[Shape],
-    operands: Operands,
-    timer: Callable[[], Any],
-    *,
-    window_s: float,
-    idle_s: float = 0.0,
+    shapes: Sequence[Shape], operands: Operands, timer: Callable[[], Any], window_s: float
 ) -> Shape:
-    """The shape with the best rate in one of two windows, each after a rest of `idle_s`.
+    """The shape with the best rate in one of two windows.
 
     The second windows follow the reverse order. The better of two counts, because other work only
     makes a window slower.
@@ -65,9 +58,6 @@ def fastest(
         multiply, flops = operands.multiply(*shape)
         # The library chooses a kernel in the first call.
         multiply()
-        if idle_s:
-            timing.synchronise(operands.device)
-            sleep(idle_s)
         best[shape] = max(best[shape], flops / median(calls_s(multiply, timer, window_s)))
     return max(best, key=best.__getitem__)
 

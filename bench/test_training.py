@@ -87,7 +87,7 @@ def record_rates(
 ) -> None:
     """Tokens per second, MFU and HFU, and the same shares of this machine's best rate."""
     model, hardware = flops.model, flops.hardware
-    shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, "sustainable", ceilings, peak)
+    shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, ceilings, peak)
     measure.declare(**shares)
     measure.declare(
         tokens_per_s=work.tokens / seconds,

@@ -11,9 +11,10 @@ import torch
 
 from accounting.roofline import Work, matmul_work
 from bench import cache, launch, measuring, timing
-from bench.ceilings import PROBE, REGIMES, Ceilings
+from bench.ceilings import PROBE, Ceilings
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
+from bench.search import Found
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
 from meta_tests.card.api import simulated
 from meta_tests.card.card import SHORTEST_KERNEL_S, Card
@@ -261,7 +262,7 @@ def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, is_s
 @pytest.mark.parametrize(("flops", "is_skipped"), [(1e6, False), (1e18, True)])
 def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     supported("fp32")
-    ceilings = Ceilings(CPU, SHORT, _flop_per_s={("fp32", "sustainable"): 1e3})
+    ceilings = Ceilings(CPU, SHORT, _best={"fp32": Found((1, 1, 1), 1e3)})
     assert skips(partial(measure().skip_if_longer, flops, "fp32", ceilings)) == is_skipped
 
 
@@ -270,11 +271,9 @@ def test_a_quiet_moment_is_as_fast_as_its_fastest_round_and_a_burst_as_its_faste
 ):
     rounds = SimpleNamespace(times_s=[0.8, 0.5, 0.4, 0.2, 0.3, 0.1], median_s=0.35)
     monkeypatch.setattr("bench.ceilings.timing.time", lambda *_, **__: rounds)
-    known = {("fp32", regime): 1e-3 for regime in REGIMES}
-    slowed = Ceilings(CPU, SHORT, _flop_per_s=known)
+    slowed = Ceilings(CPU, SHORT, _best={"fp32": Found((1, 1, 1), 1e-3)})
     assert slowed.quietly("fp32") == pytest.approx(2 * PROBE["cpu"] ** 3 / 0.1)
-    assert slowed.remeasure("fp32", lambda: None, 3, "achievable") == pytest.approx(3 / 0.3)
-    assert slowed.remeasure("fp32", lambda: None, 1, "achievable") == pytest.approx(3 / 0.3)
+    assert slowed.burst_s("fp32", lambda: None) == 0.3
 
 
 def skips(function):

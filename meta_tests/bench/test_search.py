@@ -39,7 +39,7 @@ def test_a_real_search_finds_a_shape_of_its_list_and_reports_its_progress(monkey
     monkeypatch.setitem(module.SEARCH, "cpu", 1)
     said = []
     ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
-    found = ceilings.found("fp32")
+    found = ceilings.best("fp32")
     assert found.flop_per_s > 0
     assert found.shape in ceilings.shapes("fp32")
-    assert said == ["searching for the fastest sustainable product of fp32"]
+    assert said == ["searching for the fastest product of fp32"]

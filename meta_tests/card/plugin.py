@@ -95,7 +95,8 @@ def time_alone(card):
             of_rounds = ("call_s", "warm_up", "preparation_s")
             places += [(search, "calls_s"), (cache, "check_flush_worked"), (launch, "figures")]
             places += [
-                (ceilings.Ceilings, name) for name in ("_search", "rest_before", "remeasure")
+                (ceilings.Ceilings, name)
+                for name in ("_search", "burst_s", "rest_before", "remeasure")
             ]
             places += [
                 (measuring, "run_rounds"),
@@ -107,7 +108,6 @@ def time_alone(card):
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
             stack.enter_context(patch.object(rounds, "RESETTLED_S", (0.002, 0.01)))
-            # A search for bursts rests before each window.
             stack.enter_context(patch.object(ceilings, "REST_S", 0.002))
             stack.enter_context(patch.object(bench_timing, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(bench_timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))
