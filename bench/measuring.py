@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -32,8 +31,6 @@ from prooflops.precision import Float32Products
 from prooflops.timing import METHOD, median_interval
 
 CACHES = ("as-is", "hot", "cold")
-# In longest calls: undisturbed, a step of small operators takes up to 3 times as at the ceiling.
-HELD_UP = 3.0
 TRIALS_OF_A_CALL = 3
 LONGEST_TRIALS = 10.0
 
@@ -76,43 +73,23 @@ class Measure:
         """Puts further figures into the benchmark's record."""
         self.info.update(figures)
 
-    def skip_if_slow(self, function: Callable[[], object]) -> None:
+    def skip_if_slow(self, function: Callable[[], object], usual: float = 1.0) -> None:
         """Skips if each of three calls takes too long: a single one may have met other work.
 
-        It makes fewer calls if they take `LONGEST_TRIALS` times as long as one may.
+        A call may take `usual` times as long as another. It makes fewer calls if they take
+        `LONGEST_TRIALS` times as long as one may. Threads that wait for one another after each
+        operator take 20 to 40 times as long beside busy processes, which no ceiling shows.
         """
-        seconds, limit_s = math.inf, self.schedule.pace.longest_call_s
-        began = perf_counter()
+        seconds, limit_s = math.inf, usual * self.schedule.pace.longest_call_s
+        self._began = perf_counter()
         for _ in range(TRIALS_OF_A_CALL):
             seconds = min(seconds, self.timer.call_s(TimedCall(function))[0])
-            if seconds <= limit_s or perf_counter() - began > LONGEST_TRIALS * limit_s:
+            if seconds <= limit_s or perf_counter() - self._began > LONGEST_TRIALS * limit_s:
                 break
-        self.schedule.pace.skip_if_longer(seconds)
-
-    def skip_if_held_up(self, function: Callable[[], object]) -> None:
-        """Skips if a call takes `HELD_UP` times as long as allowed.
-
-        The benchmark calls it 30 times and more.
-
-        Threads that wait for one another after each operator take 20 to 40 times as long beside
-        busy processes, which no ceiling shows. In a process of the gate this does nothing: its plan
-        leaves out long benchmarks.
-        """
-        if self.brief:
-            return
-        self._began = perf_counter()
-        limit_s = HELD_UP * self.schedule.pace.longest_call_s
-        # The median: a first call imports and allocates, and a single lucky one says little of the
-        # next.
-        seconds = median(self.timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL))
-        if seconds > limit_s:
-            skip_as_too_slow(
-                f"one call took {seconds:.2g} s, the limit is {limit_s:.2g} s: is other work "
-                "slowing it down?"
-            )
+        self.schedule.pace.skip_if_longer(seconds, usual)
 
     def skip_if_late(self) -> None:
-        """Skips if the benchmark has taken too long since `skip_if_held_up`."""
+        """Skips if the benchmark has taken too long since `skip_if_slow`."""
         seconds, limit_s = perf_counter() - self._began, self.schedule.pace.longest_s
         if seconds > limit_s:
             skip_as_too_slow(

@@ -70,12 +70,11 @@ class Pace:
         least, most = (0.0, self.warmup_s) if kind == "cpu" else seconds
         return replace(self, warmup_s=least, longest_warmup_s=most)
 
-    def skip_if_longer(self, seconds: float) -> None:
-        """Skips a benchmark if one call takes longer than allowed."""
-        if seconds > self.longest_call_s:
-            skip_as_too_slow(
-                f"one call takes about {seconds:.2g} s, the limit is {self.longest_call_s} s"
-            )
+    def skip_if_longer(self, seconds: float, usual: float = 1.0) -> None:
+        """Skips a benchmark if one call takes longer than `usual` times the longest."""
+        limit_s = usual * self.longest_call_s
+        if seconds > limit_s:
+            skip_as_too_slow(f"one call takes about {seconds:.2g} s, the limit is {limit_s:.2g} s")
 
 
 PACES = {

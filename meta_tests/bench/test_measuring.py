@@ -242,21 +242,23 @@ def test_the_ceiling_is_at_least_every_product_of_its_run():
 
 
 @pytest.mark.parametrize(
-    ("times", "is_skipped"),
+    ("times", "usual", "is_skipped"),
     [
-        ([0.05], False),
+        ([0.05], 1, False),
         # A neighbour slowed the first, or the first two.
-        ([0.5, 0.05], False),
-        ([0.4, 0.3, 0.05], False),
-        ([0.5, 0.4, 0.3, 0.05], True),
+        ([0.5, 0.05], 1, False),
+        ([0.4, 0.3, 0.05], 1, False),
+        ([0.5, 0.4, 0.3, 0.05], 1, True),
         # So slow that another trial costs too much.
-        ([2.0, 0.05], True),
+        ([2.0, 0.05], 1, True),
+        ([0.29], 3, False),
+        ([0.31], 3, True),
     ],
 )
-def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, is_skipped):
+def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, usual, is_skipped):
     clock, call = scripted(times)
     run = measure(clock, Pace(0.0, 0.0, 0.0, 0.1, width=0.01))
-    assert skips(partial(run.skip_if_slow, call)) == is_skipped
+    assert skips(partial(run.skip_if_slow, call, usual)) == is_skipped
 
 
 @pytest.mark.parametrize(("flops", "is_skipped"), [(1e6, False), (1e18, True)])
