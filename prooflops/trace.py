@@ -44,11 +44,20 @@ if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
 
 
 @dataclass(slots=True)
+class Alike:
+    """All operations that are alike in operator, settings and layouts, and the work that each does.
+
+    The work is None until a count has found it.
+    """
+
+    work: Any = None
+
+
+@dataclass(slots=True)
 class Operation:
     """One operation that has run, with the tensors that it was given and has made.
 
-    `seconds` are 0 without a clock. Views keep in `found` what is true of all operations that are
-    alike in operator, settings and layouts; it is None where those are not compared.
+    `seconds` are 0 without a clock. `alike` is None where operations are not compared.
     """
 
     operator: Any
@@ -57,7 +66,7 @@ class Operation:
     out: Any
     phase: int
     seconds: float = 0.0
-    found: dict[str, Any] | None = None
+    alike: Alike | None = None
     given: list[Tensor] = field(init=False)
     made: list[Tensor] = field(init=False)
 

@@ -26,8 +26,6 @@ from prooflops.counted.rules import Rule, nothing, rule_of
 from prooflops.counted.tensors import NotStridedError, bytes_of
 from prooflops.trace import RECOMPUTED, Operation, Trace, tensors_in
 
-# The key of a call's work in `Operation.found`.
-WORK = "work"
 # One complex multiply-add is four real multiplications and four real additions.
 COMPLEX_FACTOR = 4
 
@@ -131,12 +129,12 @@ class Count:
         rule = rule_of(operation.operator)
         if not rule.is_counted:
             return 0
-        found = operation.found
-        work = found.get(WORK) if found else None
+        alike = operation.alike
+        work = alike.work if alike else None
         if work is None:
             work = self._work(rule, operation)
-            if found is not None and work.kind != UNKNOWN:
-                found[WORK] = work
+            if alike and work.kind != UNKNOWN:
+                alike.work = work
         operator, phase = rule.operator, operation.phase
         if work.moves:
             self._tally[operator, phase, READ] += work.read

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from prooflops.trace import Alike
+
 _UNKNOWN = {
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
@@ -40,10 +42,10 @@ class Operand(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The outputs of a call, and what views found about all calls that are alike."""
+    """The outputs of all calls that are alike."""
 
     recipe: Any
-    found: dict[str, Any]
+    alike: Alike
 
 
 # All predictions of the process share these; an operator, settings and operands' layouts are a key.
@@ -63,10 +65,10 @@ class KnownOutputs:
         # The attributes of a new fake tensor, by its device.
         self._attributes: dict[torch.device, dict[str, Any]] = {}
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any] | None]:
+    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Alike | None]:
         """The outputs of an operation, which runs only where they are not known.
 
-        The second value is what was found about all calls that are alike; None if they may differ.
+        The second value is None if calls that seem alike may differ.
         """
         if func is _LIFT and _is_number_or_empty(args[0]):
             return self._lifted(args[0]), None
@@ -80,10 +82,10 @@ class KnownOutputs:
         known = _KNOWN.get(key)
         if known is not None:
             with torch._C._DisableTorchDispatch():
-                return self._made(known.recipe, tensors), known.found
+                return self._made(known.recipe, tensors), known.alike
         out = func(*args, **kwargs)
         with suppress(ValueError):
-            _KNOWN[key] = Known(_recipe(out, tensors), {})
+            _KNOWN[key] = Known(_recipe(out, tensors), Alike())
         return out, None
 
     def _lifted(self, tensor: Tensor) -> FakeTensor:

@@ -113,8 +113,8 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
             # Torch has no function modes on in a backward pass, which may run layers again.
             args, kwargs = tree_map_only(Tensor, self._copies.known, (args, kwargs))
         operand = self._plain_tensors.operand_written(func, args, in_backward)
-        out, found = self._output(func, args, kwargs, in_backward)
-        operation = Operation(func, args, kwargs, out, when, found=found)
+        out, alike = self._output(func, args, kwargs, in_backward)
+        operation = Operation(func, args, kwargs, out, when, alike=alike)
         for tensor in operation.made:
             self._refuse_unpredictable(func, tensor)
             self.ledger.see(tensor, recomputed=when == RECOMPUTED, operand=operand)
@@ -123,7 +123,7 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
         return out
 
     def _output(self, func: Any, args: Any, kwargs: Any, in_backward: bool) -> Any:
-        """Runs an operation on fake tensors; returns its outputs, and the `found` of its likes."""
+        """Runs an operation on fake tensors; returns its outputs, and those alike."""
         if in_backward and self._plain_tensors.writes_its_operand(func, args):
             func = getattr(torch.ops.aten, f"{func._opname}_").Tensor
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -135,8 +135,8 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
                 return 1.0, None
         if _only_writes(func, args):
             return args[0], None
-        out, found = self._known_outputs.run(func, args, kwargs)
-        return with_outputs_of_kernel(func, args, out, self.ledger.device), found
+        out, alike = self._known_outputs.run(func, args, kwargs)
+        return with_outputs_of_kernel(func, args, out, self.ledger.device), alike
 
     def _refuse_unpredictable(self, func: Any, tensor: Tensor) -> None:
         if tensor.layout != torch.strided:
