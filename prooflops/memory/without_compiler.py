@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 COMPILER = "torch._dynamo"
+# The compiler and two of its modules.
+PARTS = ("", ".config", ".source")
 
 
 class _StandIn(ModuleType):
@@ -70,6 +72,6 @@ def without_compiler() -> Iterator[None]:
 
 
 def _leave() -> None:
-    for name, module in [*sys.modules.items()]:
-        if isinstance(module, _StandIn):
+    for name in (f"{COMPILER}{part}" for part in PARTS):
+        if isinstance(sys.modules.get(name), _StandIn):
             del sys.modules[name]
