@@ -13,7 +13,6 @@ from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
 from meta_tests.prooflops.memory.predicting import LONG_NETS, OPTIMIZERS, Grouped, few, wrapped
 from prooflops.memory import TrainingStep, fake_copy, predicted_memory
-from prooflops.memory.cuda import choices
 from prooflops.memory.cuda.fake import can_fake_cuda
 from prooflops.trace import Trace
 
@@ -239,8 +238,7 @@ def test_code_may_ask_the_absent_card_for_its_capability():
         assert torch.cuda.get_device_capability() == (9, 0)
 
 
-def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kernel(monkeypatch):
-    monkeypatch.setattr(choices, "HAS_GROUPS_IN_KERNEL", False)
+def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu():
     build, batch = partial(Grouped, 64, 12 * 16), torch.empty(2, 128, 64)
     step = TrainingStep(build, batch, device="cuda", loss=torch.mean)
     composed = step.predict(workspaces=False)
@@ -248,11 +246,6 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kern
     for name in ("second forward", "second backward"):
         got, should = composed.phases[name], held.phases[name]
         assert (got.live_bytes, got.peak_bytes) == (should.live_bytes, should.peak_bytes), name
-    monkeypatch.setattr(choices, "HAS_GROUPS_IN_KERNEL", True)
-    fused = step.predict(workspaces=False)
-    assert fused.phases["second backward"].live_bytes == held.phases["second backward"].live_bytes
-    scores_bytes = 2 * 8 * 128 * 128 * 4
-    assert composed.peak_bytes - fused.peak_bytes > 1.5 * scores_bytes
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,6 @@ from torch.nn import functional
 
 from prooflops.memory.cuda.autocast import autocast_of_cuda
 
-# Earlier ones compose attention with grouped heads of products, in fp32 or with a mask.
-HAS_GROUPS_IN_KERNEL = torch.__version__ >= "2.14"
 LOW_PRECISIONS = (torch.float16, torch.bfloat16)
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # The largest width of a head that flash attention accepts, and cuDNN's.
@@ -199,8 +197,7 @@ def _attention(
     has_dtype = query.dtype != torch.float64
     if not kernels.has_flash:
         has_dtype = query.dtype in (torch.float16, torch.float32)
-    has_heads = HAS_GROUPS_IN_KERNEL or not is_grouped
-    uses_efficient = is_batch and is_aligned and has_dtype and has_heads
+    uses_efficient = is_batch and is_aligned and has_dtype and not is_grouped
     if uses_efficient and torch._C._get_mem_efficient_sdp_enabled():
         return _efficient(given, mask, dropout_p, is_causal)
     attend = torch.ops.aten._scaled_dot_product_attention_math
@@ -237,35 +234,8 @@ def _flash(given: Parts, dropout: float, is_causal: bool) -> Tensor:
 
 def _efficient(given: Parts, mask: Tensor | None, dropout: float, is_causal: bool) -> Tensor:
     options = _aligned(mask, *given[:2]), _trains(given), dropout, is_causal
-    if given[0].shape[1] != given[1].shape[1]:
-        return _Grouped.apply(*given, *options)  # type: ignore[no-any-return,no-untyped-call]
     out = torch.ops.aten._scaled_dot_product_efficient_attention(*given, *options)
     return out[0]  # type: ignore[no-any-return]
-
-
-class _Grouped(torch.autograd.Function):
-    """Grouped heads in one kernel, whose gradients of keys and values are summed by group.
-
-    Source: the pull request 191085 of torch, July 2026; not compared with a card.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        out, *saved = torch.ops.aten._scaled_dot_product_efficient_attention(*given)
-        query, key, value, mask, _, *ctx.options = given
-        ctx.save_for_backward(query, key, value, mask, out, *saved)
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        dropout, is_causal = ctx.options
-        attend = torch.ops.aten._scaled_dot_product_efficient_attention_backward
-        wanted = [*ctx.needs_input_grad[:4]]
-        found = attend(gradient, *ctx.saved_tensors, dropout, wanted, is_causal)
-        of_query, *of_heads, of_mask = found
-        heads = ctx.saved_tensors[1].shape[1]
-        summed = [each.unflatten(1, (heads, -1)).sum(2) for each in of_heads]
-        return of_query, *summed, of_mask, None, None, None
 
 
 def _additive(mask: Tensor | None, query: Tensor) -> Tensor | None:
