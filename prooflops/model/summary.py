@@ -23,11 +23,8 @@ WORKSPACE = "workspace"
 LONGEST_LIST = 8
 # Classes below this share of the peak are not printed.
 LEAST_SHARE = 0.001
-# A second cause of a difference is named from this share of the first on.
-LEAST_SHARE_OF_SAME_SIGN = 0.25
-LEAST_SHARE_OF_OTHER_SIGN = 0.01
-# Without a rest of this share of the count, the printed causes seem not to add up.
-LEAST_SHARE_OF_REST = 0.005
+# A second cause of a difference, and the rest, are printed from this share of the count on.
+LEAST_SHARE_OF_COUNT = 0.005
 CLASSES = ("parameters", "gradients", "optimizer state", "activations", "inputs", WORKSPACE)
 
 
@@ -88,7 +85,7 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
         return f"{name} gives {with_unit(rule, 'FLOP')}, but no product was counted"
     named = main_causes(flops, phase)
     rest = rule - counted - sum(size for _, size in named)
-    if abs(rest) > LEAST_SHARE_OF_REST * counted:
+    if abs(rest) > LEAST_SHARE_OF_COUNT * counted:
         named.append(("others", rest))
     causes = [f"{percent(size / counted, '+')} {cause}" for cause, size in named]
     off = f"{percent(abs(rule / counted - 1))} {'more' if rule > counted else 'less'}"
@@ -96,15 +93,11 @@ def rule_text(flops: ExplainedFlops, phase: str) -> str:
 
 
 def main_causes(flops: ExplainedFlops, phase: str) -> list[tuple[str, int]]:
-    """The largest cause of a difference, and the second if it is no small part of it.
-
-    That is one above a fourth of the first, or a visible one of the other sign.
-    """
+    """The largest cause of a difference, and the second if it is visible beside the count."""
     sizes = {part.name: getattr(part, phase) for part in flops.parts}
-    causes = sorted(sizes.items(), key=lambda cause: -abs(cause[1]))[:2]
-    first, second = causes[0][1], causes[-1][1]
-    least_share = LEAST_SHARE_OF_SAME_SIGN if first * second > 0 else LEAST_SHARE_OF_OTHER_SIGN
-    return causes if abs(second) > least_share * abs(first) else causes[:1]
+    largest, *others = sorted(sizes.items(), key=lambda cause: -abs(cause[1]))
+    least = LEAST_SHARE_OF_COUNT * flops.counted(phase)
+    return [largest, *(cause for cause in others[:1] if abs(cause[1]) > least)]
 
 
 def percent(share: float, sign: str = "") -> str:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 import prooflops
-from prooflops.model.flop_difference import ACTIVATIONS, FROZEN, INPUT_GRADIENT, LOOKED_UP
+from prooflops.model.flop_difference import ACTIVATIONS, FROZEN, INPUT_GRADIENT
 from prooflops.model.summary import main_causes
 from prooflops.model.tree import tree_of
 
@@ -128,20 +128,13 @@ def test_equal_siblings_share_a_line_and_empty_containers_have_none():
     assert [each.row.trained for each in stack.parts] == [100 * 101, 0]
 
 
-def test_the_second_cause_of_a_difference_is_named_if_it_is_large_or_cancels_the_first():
-    """Layers behind frozen ones need no gradient of their input, and the frozen ones none."""
+def test_the_two_largest_causes_of_a_difference_are_named():
+    """The layer behind a frozen one needs no gradient of its input, and the frozen one none."""
+    net = nn.Sequential(*(nn.Linear(100, 100, bias=False) for _ in range(2)))
+    net[0].requires_grad_(False)
+    flops = prooflops.model_report(net, torch.randn(3, 100)).examination.flops
     once = 2 * LAYER_OF_100
-    for frozen, second in ((1, [(INPUT_GRADIENT, once)]), (4, [])):
-        layers = [nn.Linear(100, 100, bias=False) for _ in range(frozen + 1)]
-        net = nn.Sequential(*layers)
-        net[:-1].requires_grad_(False)
-        flops = prooflops.model_report(net, torch.randn(3, 100)).examination.flops
-        assert main_causes(flops, "step") == [(FROZEN, 2 * frozen * once), *second]
-    net = nn.Sequential(nn.Embedding(1000, 8), nn.TransformerEncoderLayer(8, 1, 8))
-    flops = prooflops.model_report(net, torch.zeros(64, 1).long()).examination.flops
-    (first, more), (second, less) = main_causes(flops, "step")
-    assert (first, second) == (LOOKED_UP, ACTIVATIONS)
-    assert more > 0 > less
+    assert main_causes(flops, "step") == [(FROZEN, 2 * once), (INPUT_GRADIENT, once)]
 
 
 @pytest.mark.parametrize("measure", [False, True])
