@@ -164,59 +164,53 @@ def commented(tmp_path):
     return comments["20"]
 
 
-@pytest.mark.prove
-def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
+BESIDE, OWN = map(shell_steps, JOBS.values())
+OF_GITLAB = {
+    "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+    "CI_API_V4_URL": "https://gitlab.invalid/api/v4",
+    "CI_PROJECT_ID": "7",
+    "CI_MERGE_REQUEST_IID": "5",
+    "GATE_TOKEN": "secret",
+}
+SCRIPTS = [GITLAB["gate"][part] for part in ("before_script", "script", "after_script")]
+# The steps that gate a pull request, and the variables of its service.
+TEMPLATES = {
+    "action": (steps_of_the_action(), {"GITHUB_ACTIONS": "true"}),
+    "workflow": (BESIDE, {}),
+    "GitLab": ([{"run": line} for script in SCRIPTS for line in script], OF_GITLAB),
+}
+NOT_THE_ACTION = [pytest.param(name, marks=pytest.mark.prove) for name in TEMPLATES][1:]
+
+
+@pytest.mark.parametrize("template", ["action", *NOT_THE_ACTION])
+def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner, template):
     here = tmp_path / "here"
     clone_of(foreign, here)
-    beside, own = (shell_steps(job) for job in JOBS.values())
-    for step in own:
-        if "pull_request" not in step.get("if", ""):
-            assert shell(step, here, runner).returncode == 0
     make_slower(here, foreign)
-    codes = [shell(step, here, runner).returncode for step in [*beside, beside[-1]]]
-    assert codes == [0, 0, 1, 0, 0], "to install, gate, comment, and comment again"
+    steps, variables = TEMPLATES[template]
+    # The last one comments, and the second time it updates the comment.
+    fails = [shell(step, here, runner | variables).returncode for step in [*steps, steps[-1]]]
+    assert fails == ["--gate-versus" in step["run"] for step in [*steps, steps[-1]]]
     comment = commented(tmp_path)
     assert "is gone" not in comment
     assert "gate: fails: 1 SLOWER" in comment
-    assert json.loads((here / "gate.json").read_text())["fails"]
-    done = shell(own[-1], here, runner)
-    assert done.returncode == 1
-    assert "gate: fails: 1 SLOWER" in done.stdout
-
-
-def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_path, runner):
-    here = tmp_path / "here"
-    clone_of(foreign, here)
-    make_slower(here, foreign)
-    steps = steps_of_the_action()
-    environment = runner | {"GITHUB_ACTIONS": "true"}
-    codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
-    assert codes == [0, 0, 1, 0, 0, 0], "to install, valgrind, compare, tell, comment, and again"
-    assert "gate: fails: 1 SLOWER" in commented(tmp_path)
-    told = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
-    assert told.pop("verdict") == "fails"
-    assert told.keys() == ACTION["outputs"].keys() - {"verdict"}
-    assert all(Path(file).is_file() for file in told.values())
-    assert json.loads((tmp_path / "gate.json").read_text())["fails"]
+    if template == "action":
+        told = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+        assert told.pop("verdict") == "fails"
+        assert told.keys() == ACTION["outputs"].keys() - {"verdict"}
+        assert all(Path(file).is_file() for file in told.values())
 
 
 @pytest.mark.prove
-def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path, runner):
+def test_an_own_machine_gates_against_the_baseline_that_it_recorded(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of(foreign, here)
+    *recording, gating = OWN
+    assert [shell(step, here, runner).returncode for step in recording] == [0, 0]
     make_slower(here, foreign)
-    job = GITLAB["gate"]
-    environment = runner | {
-        "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
-        "CI_API_V4_URL": "https://gitlab.invalid/api/v4",
-        "CI_PROJECT_ID": "7",
-        "CI_MERGE_REQUEST_IID": "5",
-        "GATE_TOKEN": "secret",
-    }
-    lines = [*job["before_script"], *job["script"], *job["after_script"], *job["after_script"]]
-    codes = [shell({"run": line}, here, environment).returncode for line in lines]
-    assert codes == [0, 0, 0, 1, 0, 0], "to install, valgrind, fetch, compare, comment, and again"
-    assert "gate: fails: 1 SLOWER" in commented(tmp_path)
+    done = shell(gating, here, runner)
+    assert done.returncode == 1
+    assert "gate: fails: 1 SLOWER" in done.stdout
 
 
 def steps_of(page):
