@@ -305,7 +305,7 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
             f"{argument} must be one of {', '.join(options)}, got {dtype!r}; "
             f"did you mean {choices}?"
         )
-    return validated_choice(argument, text if called else str(dtype), options)
+    return validated_choice(argument, str(dtype), options)
 
 
 def format_of(dtype: Dtype) -> Format | IntegerFormat:

@@ -94,7 +94,7 @@ def test_a_name_stands_for_the_commit_that_was_stored_last(tmp_path):
         with pytest.raises(records.UnknownBaseline, match=f"--gate-baseline {name}: "):
             records.baseline(tmp_path, name)
     for commit in ("1a2b", "3c4d"):
-        records.store_baseline(tmp_path, "main", commit)
+        assert records.store_baseline(tmp_path, "main", commit).stem == "main"
     assert records.baseline(tmp_path, "main") == "3c4d"
     with pytest.raises(records.UnknownBaseline, match=r"valid: latest, or a stored name \(main\)"):
         records.baseline(tmp_path, "other")
