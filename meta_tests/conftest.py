@@ -79,22 +79,6 @@ def child_environment(path="", **variables):
     return {**kept, "PYTHONPATH": str(path), **variables}
 
 
-def run_pytest(folder, *arguments, path="", **variables):
-    """One run of pytest in `folder`, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env=child_environment(path, **variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-    )
-    # pytest shows it below a test that fails.
-    print(done.stdout)
-    return ChildRun(done.returncode, done.stdout)
-
-
 # What the suite's plugins and an optimizer of torch import.
 SUITE = "torch, torch._dynamo, scipy.stats"
 # Reads a folder, environments, lines of arguments and a folder for results; forks for each

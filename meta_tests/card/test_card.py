@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 
 from meta_tests.card.api import simulated
@@ -14,18 +13,15 @@ from meta_tests.conftest import ROOT
 RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 
-@pytest.fixture
-def card():
-    made = Card(memory_bytes=256 * MIB)
-    with simulated(made):
-        yield made
+CARD = Card(memory_bytes=256 * MIB)
 
 
-def test_products_take_the_workspaces_that_a_card_took(card):
+@simulated(CARD)
+def test_products_take_the_workspaces_that_a_card_took():
     def taken(act):
-        before = card.memory.requested_bytes
+        before = CARD.memory.requested_bytes
         out = act()
-        grown = card.memory.requested_bytes - before
+        grown = CARD.memory.requested_bytes - before
         del out
         return grown - 64 * 64 * 4
 
@@ -37,7 +33,7 @@ def test_products_take_the_workspaces_that_a_card_took(card):
     assert taken(lambda: linear(x.detach(), x.detach(), bias)) == recorded["torch.float32 linear"]
     assert taken(lambda: x.detach() @ x.detach()) == 0
     out = (x @ x).sum()
-    before = card.memory.requested_bytes
+    before = CARD.memory.requested_bytes
     out.backward()
-    grown = card.memory.requested_bytes - before
+    grown = CARD.memory.requested_bytes - before
     assert grown >= recorded["torch.float32"], "autograd's thread has a handle of its own"

@@ -5,11 +5,13 @@ It costs next to nothing, and records when asked to.
 
 import json
 import os
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
 
-from meta_tests.conftest import ROOT, run_pytest
+from meta_tests.conftest import ROOT, child_environment
 from meta_tests.prooflops_gate.foreign_repo import run
 from prooflops_gate import __version__
 from prooflops_gate.history import records
@@ -29,8 +31,10 @@ def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(foreign):
             "    print('loaded', sorted(ours), heavy)\n"
         )
     # A process that has imported nothing.
-    done = run_pytest(foreign, "-p", "prooflops_gate.plugin", path=ROOT)
-    assert f"loaded {LOADED} []" in done.output
+    command = [sys.executable, "-m", "pytest", "-p", "prooflops_gate.plugin"]
+    environment = child_environment(ROOT)
+    done = subprocess.run(command, cwd=foreign, env=environment, capture_output=True, text=True)
+    assert f"loaded {LOADED} []" in done.stdout, done
     assert not (foreign / ".prooflops").exists()
 
 
