@@ -195,7 +195,8 @@ def test_marker():
 """
 
 
-@pytest.mark.parametrize("by_environment", [False, pytest.param(True, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("by_environment", [False, True])
 def test_a_suite_for_codspeed_is_measured_by_pytest_benchmark(foreign, by_environment):
     plugin = foreign.parent / "path" / "pytest_codspeed"
     plugin.mkdir()
