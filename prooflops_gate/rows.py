@@ -107,7 +107,11 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def figures(row: Row) -> list[str]:
-    """The figures of a row before and after, as text."""
+    """The figures of a row before and after, as text.
+
+    >>> figures(Row("test_a", "flops", 1000, True, "CHANGED"))
+    ['1,000', 'True']
+    """
     return [_figure(row, row.before), _figure(row, row.after)]
 
 

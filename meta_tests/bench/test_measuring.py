@@ -13,6 +13,7 @@ from accounting.roofline import Work, matmul_work
 from bench import cache, launch, measuring, timing
 from bench.ceilings import PROBE, Ceilings
 from bench.products import product
+from bench.rates import shares_of
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
 from bench.search import Found
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
@@ -276,6 +277,8 @@ def test_a_quiet_moment_is_as_fast_as_its_fastest_round_and_a_burst_as_its_faste
     slowed = Ceilings(CPU, SHORT, _best={"fp32": Found((1, 1, 1), 1e-3)})
     assert slowed.quietly("fp32") == pytest.approx(2 * PROBE["cpu"] ** 3 / 0.1)
     assert slowed.burst_s("fp32", lambda: None) == 0.3
+    faster = shares_of(lambda: None, Work(30, 0), 1.0, "fp32", slowed, None)
+    assert faster["share_of_ceiling"] == 30 / slowed.flop_per_s("fp32") < 1
 
 
 def skips(function):
