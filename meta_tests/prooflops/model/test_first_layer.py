@@ -49,10 +49,6 @@ def step_by_step(cell, _, x):
     return state
 
 
-def fields(first, second, x):
-    return second(first(x[:, 0]) + first(x[:, 1]))
-
-
 def of_hugging_face(first, second, attention_mask, input_ids, pixel_values):
     seen = second(pixel_values).mean()
     return (first(input_ids) + seen) * attention_mask[..., None]
@@ -71,7 +67,6 @@ joined = partial(by_other_weights, lambda weight, x: torch.cat([weight, x[:0]]))
 complex_linear = partial(nn.Linear, 16, 4, dtype=torch.cfloat)
 
 NETS = {
-    "Conv1d": (nn.Conv1d(64, 4, 3), torch.ones(8, 64, 100), "8 examples"),
     "one image": (conv(), IMAGES[0], "1 example"),
     "patches": (
         Net(lambda first, _, x: first(functional.unfold(x, 4, stride=4).mT), nn.Linear(48, 4)),
@@ -88,13 +83,10 @@ NETS = {
     "noise on a layer": (Net(noisy, linear(), nn.Linear(4, 4)), ROWS, "8 examples"),
     "noise alone": (Net(noisy, conv()), IMAGES, "not known"),
     "a weight and nothing": (Net(joined, linear()), ROWS, "8 examples"),
-    "one row": (linear(), ROWS[0], "1 example"),
     "RNN": (nn.RNN(16, 4), SEQUENCES, "48 tokens"),
-    "one sequence": (nn.LSTM(16, 4), SEQUENCES[0], "24 tokens"),
     "cells": (Net(step_by_step, nn.GRUCell(16, 4)), SEQUENCES, "24 examples"),
     "Transformer": (nn.TransformerEncoderLayer(16, 2, 16), SEQUENCES, "48 tokens"),
     "ids": (nn.Sequential(table(), linear()), ids(8, 5), "40 tokens"),
-    "columns": (Net(fields, table(), linear()), ids(8, 2), "8 examples"),
     "bags": (nn.EmbeddingBag(9, 16), ids(8, 5), "8 examples"),
     "a graph": (Net(along_edges, linear(), nn.Linear(4, 4)), (ROWS, ids(2, 30)), "8 examples"),
     "its edges alone": (

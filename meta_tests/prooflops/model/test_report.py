@@ -198,16 +198,6 @@ def parents_of_one():
     return nn.Sequential(*(nn.Sequential(shared, nn.Tanh()) for _ in range(3)))
 
 
-def twice_in_one():
-    shared = linear()
-    return nn.Sequential(shared, nn.Tanh(), shared)
-
-
-def a_shared_parent():
-    pair = nn.Sequential(linear(), nn.Tanh())
-    return nn.Sequential(nn.Sequential(pair), nn.Sequential(pair))
-
-
 class Listing(nn.Module):
     """Runs a list of modules, of which its child has one as well."""
 
@@ -256,8 +246,6 @@ class Lending(nn.Module):
     ("make", "calls"),
     [
         (parents_of_one, {"0": 1, "0.0": 1, "1": 1, "1.0": 1, "2": 1, "2.0": 1, "": 3}),
-        (twice_in_one, {"0": 1, "2": 1}),
-        (a_shared_parent, {"0.0.0": 1, "1.0.0": 1}),
         (Listing, {"child": 1, "child.0": 1, "listed.0": 1, "listed.1": 1}),
         (with_a_forward_of_its_own, {"0": 1, "0.shared": 1, "2": 1}),
         (Lending, {"borrowed": 2, "child.own": 1, "child": 1, "": 3}),
@@ -298,10 +286,6 @@ class Uncalled(nn.Module):
     def forward(self, x):
         return self.b(getattr(self, self.way)(x))
 
-    def in_bf16(self, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return functional.linear(x, self.a.weight.to(torch.bfloat16)).float()
-
     def by_an_own_function(self, x):
         return Product.apply(x, self.a.weight)
 
@@ -310,9 +294,6 @@ class Uncalled(nn.Module):
 
     def perturbed(self, x):
         return functional.linear(x, self.a.weight + torch.randn(100, 100))
-
-    def joined(self, x):
-        return functional.linear(x, torch.cat([self.a.weight, self.b.weight])[:, :100])[:, :100]
 
 
 def rows_of(module, inputs):
@@ -324,10 +305,7 @@ def rows_of(module, inputs):
     return rows, report
 
 
-@pytest.mark.parametrize(
-    "way",
-    "in_bf16 by_an_own_function masked".split(),
-)
+@pytest.mark.parametrize("way", ["by_an_own_function", "masked"])
 def test_weights_used_without_a_call_have_their_modules_flops(way):
     rows, report = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
     assert ACTIVATIONS not in {each.name for each in report.examination.flops.parts}
@@ -357,9 +335,8 @@ def test_lists_tied_tables_and_attention_have_the_flops_of_their_weights():
     assert found == {"table": once, "weights": 2 * once, "attention.out_proj": once}
 
 
-@pytest.mark.parametrize("way", ["perturbed", "joined"])
-def test_a_row_whose_weights_cannot_be_followed_says_where_they_are_used(way):
-    rows, report = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
+def test_a_row_whose_weights_cannot_be_followed_says_where_they_are_used():
+    rows, report = rows_of(Uncalled("perturbed"), torch.randn(3, 100, requires_grad=True))
     assert (rows["a"].forward_flops, rows["a"].used_in) == (0, ("",))
     assert re.search(r"\n  a Linear +10.1k +all +in \(the whole\) ", str(report)), report
 
