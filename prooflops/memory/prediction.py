@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
@@ -83,9 +83,9 @@ class PredictedMemory(Phases[PredictedBytes]):
             if storage is not None:
                 storage.class_name = name
 
-    def enter_two_steps(self, module: nn.Module, steps: Steps) -> None:
+    def enter_two_steps(self, steps: Steps) -> None:
         """Takes two training steps of a fake module, or finds the second one from the first."""
-        enter_two_steps(self._ledger, module, steps)
+        enter_two_steps(self._ledger, steps)
 
     def hold(self, name: str, sizes: Iterable[int]) -> None:
         """Enters storages of that class which nothing frees within the block."""

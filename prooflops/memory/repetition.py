@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from prooflops.memory.ledger import Event, Ledger
 
@@ -16,17 +16,44 @@ SECOND = "second "
 SETTINGS = (int, float, str, type(None))
 
 
-class Steps(Protocol):
-    """The parts of a training step; each marks its phases, whose names begin with the prefix."""
+class Steps:
+    """The parts of a training step; each marks its phases, whose names begin with the prefix.
+
+    `forwards` return the loss of each micro-batch. Without an `optimizer` nothing is updated.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        forwards: Sequence[Callable[[], Tensor]],
+        optimizer: torch.optim.Optimizer | None,
+        mark: Callable[[str], object],
+    ) -> None:
+        self.module = module
+        self.mark = mark
+        self._forwards = forwards
+        self._optimizer = optimizer
 
     def passes(self, prefix: str) -> None:
         """Runs the forward and backward passes."""
+        for number, forward in enumerate(self._forwards, 1):
+            suffix = f" {number}" if len(self._forwards) > 1 else ""
+            loss = forward()
+            self.mark(f"{prefix}forward{suffix}")
+            loss.backward()  # type: ignore[no-untyped-call]
+            del loss
+            self.mark(f"{prefix}backward{suffix}")
 
     def update(self, prefix: str) -> None:
         """Updates the parameters."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self.mark(f"{prefix}step")
 
     def clear(self, prefix: str) -> None:
         """Drops the gradients."""
+        (self._optimizer or self.module).zero_grad(set_to_none=True)
+        self.mark(f"{prefix}zero_grad")
 
 
 def take_two_steps(steps: Steps) -> None:
@@ -37,13 +64,13 @@ def take_two_steps(steps: Steps) -> None:
         steps.clear(prefix)
 
 
-def enter_two_steps(ledger: Ledger, module: nn.Module, steps: Steps) -> None:
+def enter_two_steps(ledger: Ledger, steps: Steps) -> None:
     """Enters two steps into the ledger; their passes run once, where the second ones are the same.
 
     They are where nothing is left of the first ones that they could begin with. Then the second
     update follows the first one, and the events of the passes are entered again between the two.
     """
-    repetition = Repetition(ledger, module)
+    repetition = Repetition(ledger, steps.module)
     steps.passes("")
     steps.update("")
     if repetition.is_exact():

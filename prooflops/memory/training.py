@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from prooflops.memory.allocations import MeasuredMemory, measured_memory
 from prooflops.memory.captured import CapturedTensors
 from prooflops.memory.copies import Copies, copy_of
 from prooflops.memory.prediction import PredictedMemory, predicted_memory
-from prooflops.memory.repetition import take_two_steps
+from prooflops.memory.repetition import Steps, take_two_steps
 from prooflops.memory.without_compiler import without_compiler
 
 # The class of the bytes that each phase of a training step leaves allocated.
@@ -93,7 +94,7 @@ class TrainingStep:
             batch = copies.tree((self.inputs, self.targets))
             copies.release()
             with CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor])):
-                held.enter_two_steps(fake, _Steps(self, fake, batch, held.mark))
+                held.enter_two_steps(self._steps(fake, batch, held.mark))
         return held
 
     def measure(self) -> MeasuredMemory:
@@ -108,47 +109,22 @@ class TrainingStep:
             )
             held.mark("built")
             batch = copy_of((self.inputs, self.targets), self.device)
-            take_two_steps(_Steps(self, model, batch, held.mark))
+            take_two_steps(self._steps(model, batch, held.mark))
         return held
 
-
-class _Steps:
-    """The steps of a `TrainingStep` on a module that is built, and on a batch of its device."""
-
-    def __init__(
-        self, step: TrainingStep, model: nn.Module, batch: Any, mark: Callable[[str], object]
-    ) -> None:
+    def _steps(self, model: nn.Module, batch: Any, mark: Callable[[str], object]) -> Steps:
+        """The steps of a module that is built, on a batch of its device."""
         mark("inputs")
-        self._step = step
-        self._model = model
-        self._mark = mark
-        self._updates = None if step.optimizer is None else step.optimizer(model.parameters())
+        optimizer = None if self.optimizer is None else self.optimizer(model.parameters())
         mark("optimizer")
-        self._micro_batches = _split(batch, step.micro_batches)
+        forwards = [partial(self._loss, model, *each) for each in _split(batch, self.micro_batches)]
+        return Steps(model, forwards, optimizer, mark)
 
-    def passes(self, prefix: str) -> None:
-        step, model = self._step, self._model
-        kind = torch.device(step.device).type
-        casting = torch.autocast(kind, step.autocast) if step.autocast else nullcontext()
-        for number, (inputs, targets) in enumerate(self._micro_batches, 1):
-            suffix = f" {number}" if step.micro_batches > 1 else ""
-            with casting:
-                output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-                error = step.loss(output) if targets is None else step.loss(output, targets)
-                del output
-            self._mark(f"{prefix}forward{suffix}")
-            error.backward()  # type: ignore[no-untyped-call]
-            del error
-            self._mark(f"{prefix}backward{suffix}")
-
-    def update(self, prefix: str) -> None:
-        if self._updates is not None:
-            self._updates.step()
-        self._mark(f"{prefix}step")
-
-    def clear(self, prefix: str) -> None:
-        (self._model if self._updates is None else self._updates).zero_grad(set_to_none=True)
-        self._mark(f"{prefix}zero_grad")
+    def _loss(self, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+        kind = torch.device(self.device).type
+        with torch.autocast(kind, self.autocast) if self.autocast else nullcontext():
+            output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+            return self.loss(output) if targets is None else self.loss(output, targets)
 
 
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:

@@ -72,7 +72,7 @@ def fake_step(
         held.mark("built")
         steps = _FakeSteps(instance, held)
         with CapturedTensors(copies, steps.note_captured):
-            held.enter_two_steps(instance.module, steps)
+            held.enter_two_steps(steps)
     return FakeStep(instance, steps.trace, _memory_of(held) if is_known else None)
 
 

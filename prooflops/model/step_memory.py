@@ -10,7 +10,7 @@ import torch
 
 from prooflops.memory import MeasuredMemory, measured_memory, why_uncounted
 from prooflops.memory.phases import PhaseBytes, highest
-from prooflops.memory.repetition import SECOND, take_two_steps
+from prooflops.memory.repetition import SECOND, Steps, take_two_steps
 from prooflops.model.factory import naming, user_code
 from prooflops.model.user_model import (
     Instance,
@@ -148,28 +148,16 @@ def marked_steps(build: Callable[[], Instance], mark: Callable[[str], object]) -
     return instance
 
 
-class InstanceSteps:
-    """The parts of a step of an instance, each marked."""
+class InstanceSteps(Steps):
+    """The parts of a step of an instance, whose gradients are dense."""
 
     def __init__(self, instance: Instance, mark: Callable[[str], object]) -> None:
+        super().__init__(instance.module, [instance.forward], instance.optimizer, mark)
         self.instance = instance
-        self.mark = mark
 
     def passes(self, prefix: str) -> None:
-        loss = self.instance.forward()
-        self.mark(f"{prefix}forward")
-        loss.backward()  # type: ignore[no-untyped-call]
-        del loss
+        super().passes(prefix)
         refuse_sparse_gradients(self.instance)
-        self.mark(f"{prefix}backward")
-
-    def update(self, prefix: str) -> None:
-        self.instance.optimizer.step()
-        self.mark(f"{prefix}step")
-
-    def clear(self, prefix: str) -> None:
-        self.instance.optimizer.zero_grad(set_to_none=True)
-        self.mark(f"{prefix}zero_grad")
 
 
 def _unexplained_bytes(difference: int) -> str:
