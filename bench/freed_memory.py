@@ -10,15 +10,10 @@ accelerator torch keeps freed memory anyway.
 from __future__ import annotations
 
 import ctypes
-import sys
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 # mallopt(3): how many blocks may be mapped each for itself, and how much free memory the top of the
 # heap may keep.
@@ -36,7 +31,7 @@ def keep_freed_memory() -> Iterator[bool]:
 
     At the end the memory goes back, and glibc has its default limits again.
     """
-    libc: Any = None if sys.platform == "win32" else ctypes.CDLL(None)
+    libc: Any = ctypes.CDLL(None)
     if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
         yield False
         return
@@ -49,8 +44,8 @@ def keep_freed_memory() -> Iterator[bool]:
 
 
 def new_pages() -> int:
-    """The pages this process has been given so far; 0 on Windows.
+    """The pages this process has been given so far.
 
     Each has 2 MiB where the system makes them so.
     """
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -49,8 +49,7 @@ def running(environment: Mapping[str, str] | None = None) -> Iterator[Callable[.
 
 def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     folders, worktrees, groups = [], [], set()
     for line in sys.stdin:
         kind, _, rest = line.rstrip("\n").partition("\t")

@@ -26,7 +26,7 @@ from prooflops_gate.task import Pair, Replicate
 Files = dict[str, Path]
 
 INSTALLED = ("site-packages", "dist-packages")
-LIBRARIES = ("*.so*", "*.dylib", "*.dll")
+LIBRARIES = ("*.so*", "*.dylib")
 # The patterns by which the files of a project declare its name.
 IN_A_SECTION = (
     r"(?ms)^\[(?:project|metadata|tool\.poetry|tool\.flit\.metadata)\]$"
@@ -130,7 +130,7 @@ def _library_name(file: Path) -> str:
     >>> _library_name(Path("lib/libwork.so.1.2")), _library_name(Path("work.py"))
     ('libwork', '')
     """
-    found = re.fullmatch(r"(.+?)(\.so[.\d]*|\.pyd|(\.\d+)*\.dylib|\.dll)", file.name)
+    found = re.fullmatch(r"(.+?)(\.so[.\d]*|(\.\d+)*\.dylib)", file.name)
     return found[1] if found else ""
 
 

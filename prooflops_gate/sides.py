@@ -25,7 +25,7 @@ from prooflops_gate.revision import Revision, meant, shallow
 from prooflops_gate.task import Side
 
 # The files of compiled code.
-BUILT = ("*.so", "*.pyd", "*.dylib")
+BUILT = ("*.so", "*.dylib")
 
 
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
@@ -55,12 +55,8 @@ def other_side(text: str, config: pytest.Config, processes: Processes) -> Side:
     path = Path(text)
     if path.is_dir():
         # A virtual environment's folder means its interpreter.
-        for inside in (
-            "bin/python",
-            "Scripts/python.exe",
-        ):
-            if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
-                return _interpreter(path / inside, root, text)
+        if (path / "pyvenv.cfg").is_file() and (path / "bin/python").exists():
+            return _interpreter(path / "bin/python", root, text)
         if path.resolve() == root.resolve():
             raise _same(text)
         return Side(

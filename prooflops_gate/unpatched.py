@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import io as _io
 import os as _os
+import resource as _resource
 import time as _time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-try:
-    import resource as _resource
-except ImportError:
-    # Windows.
-    _resource = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
     io, os, resource, time = _io, _os, _resource, _time
 else:
-    io, os, time = (SimpleNamespace(**vars(each)) for each in (_io, _os, _time))
-    resource = _resource and SimpleNamespace(**vars(_resource))
+    io, os, resource, time = (
+        SimpleNamespace(**vars(each)) for each in (_io, _os, _resource, _time)
+    )

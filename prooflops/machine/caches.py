@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,20 +38,8 @@ def caches_of(device: torch.device) -> Caches:
     if device.type == "cuda":
         size = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
         levels = {"L2": size} if size else {}
-    elif device.type == "cpu" and sys.platform == "darwin":
-        levels = _apple_caches()
     elif device.type == "cpu":
         return Caches(
             cpu.cache_bytes(cores), cpu.cache_bytes(cores[:1]), len(cores), limits.memory_bytes()
         )
     return Caches(levels, levels, len(cores), limits.memory_bytes())
-
-
-def _apple_caches() -> Mapping[str, int]:
-    """Unrun: the caches of the fast cores, by sysctl."""
-    sizes = {}
-    for level, key in (("L1", "hw.perflevel0.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize")):
-        queried = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True)
-        if queried.returncode == 0 and queried.stdout.strip().isdigit():
-            sizes[level] = int(queried.stdout)
-    return sizes

@@ -329,7 +329,7 @@ def modules() -> dict[str, str]:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str):
             continue
-        files |= {file, os.path.realpath(file)} if file.endswith((".so", ".pyd")) else {file}
+        files |= {file, os.path.realpath(file)} if file.endswith(".so") else {file}
         if not f"{name}.".startswith(linked) and not is_standard(file):
             found[name] = os.path.abspath(file)
     for file in turns.mapped():

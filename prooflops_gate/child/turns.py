@@ -107,7 +107,7 @@ def footprint() -> dict[str, Any]:
     The driver is empty where none is loaded, and None where the system does not say.
     """
     files = " ".join(mapped())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024),
         "driver": next((name for name in DRIVERS if name in files), "" if files else None),

@@ -61,7 +61,7 @@ class Watch:
             for now, then in zip(_own_s(), (self._own, self._children), strict=True)
         )
         seen: dict[str, Any] = {
-            "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            "load": round(os.getloadavg()[0], 2),
             "steal": None,
             "cores": len(cpu.allowed_cores()),
             "others_cores": None,
@@ -71,9 +71,9 @@ class Watch:
             "children_cores": round(children, 3),
         }
         # Once in a millisecond is no rate.
-        if self._switches is not None and wall >= SHORTEST_S:
+        if wall >= SHORTEST_S:
             seen["involuntary_switches_per_s"] = round(
-                ((involuntary_switches() or 0) - self._switches) / wall, 1
+                (involuntary_switches() - self._switches) / wall, 1
             )
         stopped = limits.stopped_s(self._root)
         if stopped is not None and self._stopped is not None:
@@ -169,9 +169,9 @@ def _children(process: int) -> list[int]:
     return [int(child) for name in names for child in cpu.text(tasks / name / "children").split()]
 
 
-def involuntary_switches() -> int | None:
-    """The number of times that this process has been preempted; None if unknown."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource else None
+def involuntary_switches() -> int:
+    """The number of times that this process has been preempted."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _ticks(stat: Path) -> list[int] | None:

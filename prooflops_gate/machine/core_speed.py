@@ -123,9 +123,9 @@ class CoreSpeed:
         work_s = min(_timed_work(time.perf_counter), _timed_work(time.perf_counter))
         self.fastest_s = min(self.fastest_s, work_s)
         if self._others and self._cores:
-            before = involuntary_switches() or 0
+            before = involuntary_switches()
             work_s = max(work_s, self._others.slowness() * self.fastest_s)
-            self.own_switches += (involuntary_switches() or 0) - before
+            self.own_switches += involuntary_switches() - before
         self.was_fast |= work_s <= SLOW * self.fastest_s
         return work_s
 
