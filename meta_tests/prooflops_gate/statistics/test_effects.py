@@ -47,9 +47,11 @@ def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise):
 
 
 @pytest.mark.parametrize("n", [5, 9, 16, 33, 48])
-def test_p_values_of_pairs_are_scipys(n):
+def test_p_values_of_pairs_are_scipys_and_their_noise_is_their_spread(n):
     logs = np.random.default_rng(n).normal(0.01, 0.03, n)
+    effect = paired(*pairs_of(list(logs)), level=0.01)
+    assert 0.5 < effect.noise / logs.std() < 2
     for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
-        got = getattr(paired(*pairs_of(list(logs)), level=0.01), side)
+        got = getattr(effect, side)
         expected = wilcoxon(logs, alternative=alternative, method="exact").pvalue
         assert got == pytest.approx(expected, rel=1e-9)
