@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.flops import linear_flops
@@ -178,24 +177,6 @@ def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(act, operat
     count = flops_of(lambda: (act(), act()))
     assert (count.total, count.unknown[operator]) == (0, 2)
     assert operator in repr(count)
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
-        lambda x: functional.adaptive_avg_pool2d(x, 3),
-        lambda x: functional.pad(x, (1, 1, 1, 1), "reflect"),
-        lambda x: functional.huber_loss(x, x.detach()),
-        lambda x: torch.zeros(4).scatter_reduce(0, torch.zeros(128).long(), x.flatten(), "amax"),
-    ],
-    ids=["resampled", "pooled", "padded", "a loss", "scattered"],
-)
-def test_an_elementwise_kernel_without_the_tag_is_counted_in_both_passes(act):
-    x = torch.randn(2, 1, 8, 8, requires_grad=True)
-    count = flops_of(lambda: act(x).sum().backward())
-    assert count.unknown == {}
-    assert count.totals("backward").elementwise > 0
 
 
 def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens():

@@ -212,6 +212,11 @@ def pooling_and_its_gradient():
     torch.autograd.grad(F.avg_pool2d(leaf[None], (2, 5)), leaf, wide[None, :3, :2])
 
 
+def resampling_and_its_gradient():
+    found = F.interpolate(leaf[None], scale_factor=2.0, mode="linear")
+    torch.autograd.grad(found, leaf, torch.ones_like(found))
+
+
 def masked_in_place():
     wide.clone().masked_fill_(wide > 0, 0)
 
@@ -239,12 +244,16 @@ ELEMENTWISE = {
     "its gradient": (partial(aten._softmax_backward_data, wide, wide, 1, torch.float32), 4 * 60),
     "a norm of rows": (partial(F.layer_norm, wide, (10,), *wide[:2]), 7 * 60 + 2 * 6),
     "a norm by given statistics": (partial(F.batch_norm, wide, *wide[:2].abs()), 2 * 60),
-    "the same with a weight": (partial(F.batch_norm, wide, *wide[:3].abs()), 3 * 60),
     "a maximum with places": (partial(wide.max, 1), 60),
     "a list of tensors": (partial(torch._foreach_mul, [wide, wide], 2.0), 120),
     "a bag and its gradient": (bag_and_its_gradient, 30 + 30),
     "added at indices": (added_at_indices, 20),
     "average pooling and its gradient": (pooling_and_its_gradient, 60 + 60),
+    "resampling and its gradient": (resampling_and_its_gradient, 120 + 120),
+    "scattered": (
+        partial(torch.zeros(1).scatter_reduce, 0, torch.zeros(60).long(), wide.flatten(), "amax"),
+        60,
+    ),
     "whole numbers": (partial(torch.mul, torch.arange(10), 2), 0),
     "copies and casts": (copies_and_casts, 0),
     "random numbers and orders": (draws_and_orders, 0),

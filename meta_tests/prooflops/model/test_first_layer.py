@@ -57,8 +57,7 @@ def of_hugging_face(first, second, attention_mask, input_ids, pixel_values):
 def by_other_weights(change, first, second, x):
     """The bias of the first layer says nothing of its weights."""
     weight = change(first.weight, x)
-    multiply = functional.conv2d if weight.dim() == 4 else functional.linear
-    found = multiply(x, weight, first.bias)
+    found = functional.linear(x, weight, first.bias)
     return found if second is None else second(found)
 
 
@@ -81,7 +80,6 @@ NETS = {
     "rows": (linear(), ROWS, "8 examples"),
     "complex rows": (complex_linear(), ROWS.cfloat(), "8 examples"),
     "noise on a layer": (Net(noisy, linear(), nn.Linear(4, 4)), ROWS, "8 examples"),
-    "noise alone": (Net(noisy, conv()), IMAGES, "not known"),
     "a weight and nothing": (Net(joined, linear()), ROWS, "8 examples"),
     "RNN": (nn.RNN(16, 4), SEQUENCES, "48 tokens"),
     "cells": (Net(step_by_step, nn.GRUCell(16, 4)), SEQUENCES, "24 examples"),
