@@ -105,7 +105,6 @@ def memory_of(trial: Trial, predicted: StepMemory | None, why_not: str) -> StepM
     rows = [MemoryRow(name, None, size) for name, size in measured.items()]
     if predicted:
         rows = [replace(row, measured_bytes=measured[row.name]) for row in predicted.rows]
-        remarks += [_unexplained_bytes(live["built"] - (rows[0].predicted_bytes or 0))]
         remarks += predicted.remarks
     charged = highest(phase.charged_peak_bytes for phase in second.values())
     if charged is not None:
@@ -158,15 +157,3 @@ class InstanceSteps(Steps):
     def passes(self, prefix: str) -> None:
         super().passes(prefix)
         refuse_sparse_gradients(self.instance)
-
-
-def _unexplained_bytes(difference: int) -> str:
-    """Explains a difference between the allocator's bytes and those of the model's tensors."""
-    if difference < 0:
-        return (
-            f"{-difference:,} B of the model came from numpy or a file, "
-            "which the allocator does not see"
-        )
-    if difference:
-        return f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
-    return ""
