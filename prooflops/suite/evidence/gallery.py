@@ -79,7 +79,7 @@ def table(runs: Sequence[Run]) -> str:
         row = [f"[{name}]({file.path.stem}.md)", str(torch), report.date[:10], report.pace]
         row += [
             ", ".join(report.methods),
-            delivery.answer(report.figures, report.benchmarks)[0].word,
+            delivery.answer(report.figures, report.benchmarks, report.unfinished)[0].word,
         ]
         row += [rate(products.get(dtype), 1e12, report) for dtype in dtypes]
         row += [rate(memory_stream(report.benchmarks), 1e9, report), best_step(report)]

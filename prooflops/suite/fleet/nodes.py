@@ -84,7 +84,7 @@ class NodeRun:
             software={name: str(fingerprint.get(name) or "") for name in SOFTWARE},
             timings=timings,
             figures=figures,
-            answer=delivery.answer(figures, rows)[0].word,
+            answer=delivery.answer(figures, rows, str(ours.get("partial") or ""))[0].word,
             # Records repeat these strings, and anything but a string raises TypeError.
             verdicts={intern(x["id"]): intern(x["verdict"]) for x in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ours.get("selection") or ""),

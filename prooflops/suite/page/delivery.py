@@ -53,6 +53,7 @@ REACHES = Mark("DELIVERS", GOOD, "✓")
 REACHES_AT_LEAST = Mark("DELIVERS AT LEAST", OPEN, "≥")
 MISSES = Mark("BELOW FLOOR", BAD, "✕")
 UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
+UNFINISHED = Mark("NOT FINISHED", OPEN, "…")
 # A figure without a nominal rate fills this share of its bar at its floor.
 FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
@@ -236,9 +237,23 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
     return Floor(**{**entry, "healthy": healthy})
 
 
-def answer(found: Sequence[Figure], benchmarks: Sequence[Measurement]) -> tuple[Mark, str]:
-    """The one answer of a run: a word, and the figures or the reason behind it."""
-    return verdict(found, disturbance(benchmarks))
+def answer(
+    found: Sequence[Figure], benchmarks: Sequence[Measurement], unfinished: str
+) -> tuple[Mark, str]:
+    """The one answer of a run: a word, and the figures or the reason behind it.
+
+    `unfinished` says which tests are left, if any.
+    """
+    return so_far(*verdict(found, disturbance(benchmarks)), unfinished)
+
+
+def so_far(mark: Mark, text: str, unfinished: str) -> tuple[Mark, str]:
+    """The answer of a run of which tests are left, if any; a failure stays one."""
+    if unfinished and mark.tone == BAD:
+        return mark, f"{text}; {unfinished}"
+    if unfinished:
+        return UNFINISHED, f"{unfinished}; so far {mark.word}: {text}"
+    return mark, text
 
 
 def next_step(

@@ -25,7 +25,6 @@ from prooflops_gate.page.section import ABSENT, BAD, OPEN, Headline, Mark, Page,
 # A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
 MOST_CLAIMS_OF_A_COMMAND = 10
-UNFINISHED = Mark("NOT FINISHED", OPEN, "…")
 BARS = (
     "A full bar is the `dense peak`, the vendor's bandwidth, or the value named beside the bar. "
     "The line marks the `floor`; the band is the healthy range, which healthy devices of this kind "
@@ -75,14 +74,17 @@ def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
     advice, command = delivery.REPEAT, report.command
     if is_of_claims(report):
-        mark, text = claims.answer(report)
+        mark, text = delivery.so_far(*claims.answer(report), report.unfinished)
     else:
         beside = delivery.disturbance(report.benchmarks)
         mark, text = delivery.verdict(report.figures, beside)
         advice, command = delivery.next_step(
             mark, report.figures, beside, command, report.arguments
         )
+        mark, text = delivery.so_far(mark, text, report.unfinished)
         mark = _with_what_is_red(mark, report)
+    if mark is delivery.UNFINISHED:
+        advice, command = delivery.REPEAT, report.command
     failing = [each.id for each in report.with_verdicts("FAILS") if not each.known]
     if 0 < len(failing) <= MOST_CLAIMS_OF_A_COMMAND and mark.word != delivery.MISSES.word:
         advice = "Check the failing claims again"
@@ -94,13 +96,6 @@ def headline(report: RunReport) -> Headline:
         memory = machine.get("memory_bytes")
         facts += [*processor.described(machine), binary(memory) if memory else ""]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
-    if report.unfinished:
-        # A failure stays one, whatever the tests say that are left.
-        if mark.tone == BAD:
-            text += f"; {report.unfinished}"
-        else:
-            mark, text = UNFINISHED, f"{report.unfinished}; so far {mark.word}: {text}"
-            advice, command = delivery.REPEAT, report.command
     return Headline(mark, text, [fact for fact in facts if fact], command, advice)
 
 

@@ -195,7 +195,7 @@ def run_report(
 
 def verdicts_json(report: RunReport) -> str:
     """The text of verdicts.json, a run's results for programs, by verdicts.schema.json."""
-    mark, text = delivery.answer(report.figures, report.benchmarks)
+    mark, text = delivery.answer(report.figures, report.benchmarks, report.unfinished)
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,

@@ -418,7 +418,7 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
         ("FAILS", 1, {}, "DELIVERS, and 1 claim FAILS and 1 test crashed", "bad"),
         ("holds", 0, STRICT, "DELIVERS, and 1 floor undecided", "bad"),
         ("holds", 0, UNFINISHED, "NOT FINISHED", "open"),
-        ("FAILS", 0, UNFINISHED, "DELIVERS, and 1 claim FAILS", "bad"),
+        ("FAILS", 0, UNFINISHED, "NOT FINISHED, and 1 claim FAILS", "bad"),
     ],
 )
 def test_a_run_that_fails_or_is_not_finished_is_not_green_though_the_machine_delivers(
@@ -432,7 +432,9 @@ def test_a_run_that_fails_or_is_not_finished_is_not_green_though_the_machine_del
     made = report_of(changed)
     claims = (replace(made.claims[0], verdict=verdict), *made.claims[1:])
     errors = (RedTest("test_x.py::test_x", "error", "it crashed"),) * crashed
-    page = page_of(replace(made, claims=claims, red_tests=errors, **facts))
+    run = replace(made, claims=claims, red_tests=errors, **facts)
+    assert json.loads(verdicts_json(run))["verdict"] == word.partition(",")[0]
+    page = page_of(run)
     headline = page.headline
     assert (headline.mark.word, headline.mark.tone) == (word, tone)
     assert facts.get("unfinished", "") in headline.text
