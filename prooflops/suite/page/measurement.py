@@ -26,8 +26,6 @@ AGAIN = "measured again after a pause"
 RATES = ("flop_per_s", "op_per_s", "bytes_per_s", "mfu", "mbu")
 NO_RATE = "no rate: launch overhead"
 NEITHER = "neither roof"
-# Contention only lowers a rate, so a kernel so near to its roof is limited by it all the same.
-SURELY_LIMITED = 0.9
 # The parts of a step are timed apart, each until the device has ended it; the whole overlaps them.
 USUAL_OVERLAP = 1 / 6
 
@@ -158,18 +156,18 @@ class Measurement:
         return found[0] if found and found[1] != "B/s" else None
 
     @property
-    def again(self) -> tuple[float, str] | None:
-        """The rate and unit of a second, faster measurement after a pause; None without one."""
+    def faster_again(self) -> float:
+        """How many times as fast a second measurement after a pause was; 0 without one."""
         entry = self.info.get("delivers") or {}
-        is_rate = entry.get("again") and entry["unit"] != "s"
-        return (float(entry["value"]), str(entry["unit"])) if is_rate else None
+        if self.rate and entry.get("again") and entry["unit"] != "s":
+            return float(entry["value"]) / self.rate[0]
+        return 0.0
 
     def at_its_best(self) -> Measurement:
         """The benchmark with the rates of its second measurement, if there was one."""
-        if not (self.again and self.rate):
+        if not self.faster_again:
             return self
-        faster = self.again[0] / self.rate[0]
-        rates = {key: faster * self.number(key) for key in RATES if self.has(key)}
+        rates = {key: self.faster_again * self.number(key) for key in RATES if self.has(key)}
         return replace(self, info={**self.info, **rates})
 
     @property
@@ -182,10 +180,7 @@ class Measurement:
         bound = self.info.get("bound")
         if not bound:
             return ""
-        is_sure = (
-            self.unsettled == CONTENDED and self.number("share_of_attainable") > SURELY_LIMITED
-        )
-        if self.unsettled and not is_sure:
+        if self.unsettled:
             return f"{NOT_KNOWN}: {self.unsettled}"
         return NEITHER if bound == NEITHER else f"{bound}-bound"
 
@@ -225,7 +220,7 @@ class Measurement:
             found.append(f"bottleneck: {self.info['bottleneck']}")
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
-        if self.again and self.rate:
-            times = self.again[0] / self.rate[0]
-            found.append(f"{AGAIN}: {engineering(*self.again)}, {times:.3g} times as fast")
+        if self.faster_again:
+            rate = self.at_its_best().rate_text
+            found.append(f"{AGAIN}: {rate}, {self.faster_again:.3g} times as fast")
         return ", ".join(filter(None, dict.fromkeys(found)))

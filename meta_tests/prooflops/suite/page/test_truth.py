@@ -354,7 +354,6 @@ RUNS = {
         PROCESSES | {"contention": SLOW | {"others_cores": 1.92}},
         "DELIVERS AT LEAST",
     ),
-    "other work beside it": ({PRODUCT: HELD}, BUSY, "DELIVERS AT LEAST"),
     "a floor between both bounds": (
         {PRODUCT: of_floor(STATED, 780e12, 0.79, **BOUNDS)},
         {},
@@ -440,15 +439,6 @@ def test_a_run_that_fails_or_is_not_finished_is_not_green_though_the_machine_del
     assert facts.get("unfinished", "") in headline.text
     assert ("which fails this run" in "".join(page.lead)) is (facts is STRICT)
     assert headline.command.endswith(f"--claim={claims[0].id}") is (verdict == "FAILS")
-
-
-def test_a_kernel_near_its_roof_is_limited_by_it_beside_other_work():
-    info = {"bound": "memory", "conditions": BUSY}
-    near, far = (
-        Measurement("x", "x", 1.0, 0.0, info | {"share_of_attainable": s}) for s in (0.99, 0.6)
-    )
-    assert near.bound == "memory-bound"
-    assert far.bound == "not known: contended"
 
 
 def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
