@@ -189,9 +189,14 @@ def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, 
     assume(not least - 5 < exponent < least)
     assume(not most < exponent < most + 3)
     bound = (1 + off) * (1 + 2**-4) * (1 + 2**-8) - 1
-    for scale, fits in ((1.0, least <= exponent <= most), (2.0**exponent, True)):
+    by_rows = 2.0 ** (exponent - torch.arange(m) % 2)[:, None]
+    for scale, half, fits in (
+        (1.0, 0.5, least <= exponent <= most),
+        (2.0**exponent, 0.5, True),
+        (by_rows, torch.full((1, n), 0.5), True),
+    ):
         narrow = (x / scale).to(dtype)
-        product = applied(scaled_fp8_product, narrow, (2 * w).to(E4M3), scale, 0.5)
+        product = applied(scaled_fp8_product, narrow, (2 * w).to(E4M3), scale, half)
         if product is None:
             pytest.skip("this torch has no fp8 product on a CPU")
         error = (product / exact - 1).abs().max().item()

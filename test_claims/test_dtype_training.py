@@ -151,6 +151,15 @@ def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
         at_most(off_by, least + should * 2**-8, "the gradients' error", dtype=dtype)
 
 
+class Attending(torch.nn.Module):
+    """Causal attention of a sequence to itself."""
+
+    def forward(self, x):
+        heads = x[None, None]
+        y = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return y[0, 0]
+
+
 @pytest.mark.claim("dtype.bf16-sweet-spot")
 @pytest.mark.parametrize(
     "layer",
@@ -159,6 +168,7 @@ def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
         *(torch.nn.RMSNorm(3), torch.nn.GroupNorm(1, 3), torch.nn.PReLU()),
         *(torch.nn.LogSoftmax(-1), torch.nn.Softmax(-1), torch.nn.LogSigmoid()),
         *(torch.nn.GELU(), torch.nn.SiLU(), torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.ELU()),
+        *(torch.nn.Softplus(), Attending()),
     ],
     ids=lambda layer: type(layer).__name__,
 )

@@ -95,16 +95,17 @@ def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge, dt
     batch=shapes((0, 4), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), data=st.data()
 )
 def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, n, data):
-    """Each operand has any of the batch's dimensions, of its size or 1."""
-    a_shape, b_shape = ((*data.draw(stretched(batch)), *last) for last in ((m, k), (k, n)))
-    operations = Operations()
-    a = integers(*a_shape)
-    b = integers(*b_shape)
-    product = scalars.matmul(operations.array(a), operations.array(b))
-    equal(scalars.tensor(product), a @ b, "the oracle's own product")
-    formula = broadcast_matmul_flops(a_shape, b_shape)
-    dispatched = product_flops(torch.matmul, a.to(device), b.to(device))
-    agree("FLOPs", formula=formula, dispatched=dispatched, counted=operations.flops)
+    """Each operand has any of the batch's dimensions, of its size or 1; or one has none of them."""
+    drawn = [data.draw(stretched(batch)) for _ in "ab"]
+    for a_batch, b_batch in (drawn, ((), batch), (batch, ())):
+        operations = Operations()
+        a = integers(*a_batch, m, k)
+        b = integers(*b_batch, k, n)
+        product = scalars.matmul(operations.array(a), operations.array(b))
+        equal(scalars.tensor(product), a @ b, "the oracle's own product")
+        formula = broadcast_matmul_flops(a.shape, b.shape)
+        dispatched = product_flops(torch.matmul, a.to(device), b.to(device))
+        agree("FLOPs", formula=formula, dispatched=dispatched, counted=operations.flops)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,10 @@ def test_data_parallelism_all_reduces_every_gradient(workloads, ranks):
         vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks
     )
     net = workloads.build(model, device="meta")
-    for recipe, of in RECIPES.items():
+    for (recipe, of), micro_batches in product(RECIPES.items(), (1, 3)):
         gradients = [p.to(TORCH_DTYPES[of.gradients]).nbytes for p in net.parameters()]
-        needed = collectives(model, Parallelism(data=ranks), ranks, 1, recipe)
+        split = Parallelism(data=ranks, micro_batches=micro_batches)
+        needed = collectives(model, split, ranks * micro_batches, 1, recipe)
         sent_bytes = sum(each.sent_bytes for each in needed)
         should = Fraction(2 * (ranks - 1), ranks) * sum(gradients)
 

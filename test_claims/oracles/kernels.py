@@ -46,8 +46,11 @@ def applied(function, *operands):
 
 
 def scaled_fp8_product(x, w, scale_x, scale_w):
-    """`x` (m, k) times the transpose of `w` (n, k), in bf16; both are fp8, each with its scale."""
-    scales = (torch.tensor(scale, device=x.device) for scale in (scale_x, scale_w))
+    """`x` (m, k) times the transpose of `w` (n, k), in bf16.
+
+    Both are fp8, each with its scale: one number, or one for each row.
+    """
+    scales = (torch.as_tensor(scale, device=x.device) for scale in (scale_x, scale_w))
     return torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
 
 
