@@ -24,7 +24,7 @@ from torch.utils import data
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from accounting import devices, memory, models, roofline, units
+from accounting import activations, devices, memory, models, roofline, units
 from accounting.parts import AttentionLayers, Parts
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.messages import equal
@@ -45,7 +45,7 @@ LIBRARIES = {
     "schedules": lr_scheduler,
     **{
         each.__name__.rpartition(".")[2]: each
-        for each in (optim, data, devices, memory, models, roofline, units)
+        for each in (optim, data, activations, devices, memory, models, roofline, units)
     },
     **{each.__name__: each for each in (collections, copy, functools, random)},
     "checkpoint": checkpoint,
@@ -162,8 +162,9 @@ class Trainer:
                 optimizer = make(by(self.parameters), **options)
                 optimizer.load_state_dict(saved)
         state = [optimizer.state[parameter] for parameter in self.parameters]
+        held = [weakref.ref(gradient) for gradient in self.gradients()]
         zero(optimizer)
-        freed = [gradient is None for gradient in self.gradients()]
+        freed = [gradient() is None for gradient in held]
         return self.parameters, state, freed
 
 
@@ -252,6 +253,14 @@ def graded(loss, leaf, backward=torch.Tensor.backward):
     """The gradient that a backward pass leaves, taken off again."""
     backward(loss)
     gradient, leaf.grad = leaf.grad, None
+    return gradient
+
+
+def accumulated(leaf, *losses):
+    """The gradient that some backward passes leave, taken off again."""
+    for loss in losses:
+        loss.backward()
+    gradient, leaf.grad = leaf.grad.to_dense(), None
     return gradient
 
 
