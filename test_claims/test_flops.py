@@ -103,9 +103,12 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, 
         b = integers(*b_batch, k, n)
         product = scalars.matmul(operations.array(a), operations.array(b))
         equal(scalars.tensor(product), a @ b, "the oracle's own product")
-        formula = broadcast_matmul_flops(a.shape, b.shape)
-        dispatched = product_flops(torch.matmul, a.to(device), b.to(device))
-        agree("FLOPs", formula=formula, dispatched=dispatched, counted=operations.flops)
+        agree(
+            "FLOPs",
+            formula=broadcast_matmul_flops(a.shape, b.shape),
+            dispatched=product_flops(torch.matmul, a.to(device), b.to(device)),
+            counted=operations.flops,
+        )
 
 
 @pytest.mark.parametrize(
