@@ -27,7 +27,7 @@ CALLS = [
     (flops.linear_step, {"batch": 96, "in_features": 96, "out_features": 96, "bias": True}),
     (attention.Attention, {"batch": 96, "heads": 12, "query_length": 96, "head_dim": 96}),
     (convolution.convolution_flops, {"convolution": CONVOLUTION}),
-    (layout.view_strides, {"shape": (96, 2), "strides": (2, 1), "new_shape": (192,)}),
+    (layout.view_strides, {"shape": (1, 2), "strides": (2, 1), "new_shape": (2,)}),
     (memory.model_state, {"parameters": 96, "optimizer": "adamw", "recipe": "fp32"}),
     (layers.mixture, {"dim": 96, "hidden": 96, "experts": 96, "active": 2, "shared": 96}),
     (models.step_flops, {"model": NET, "batch": 96, "sequence": 96, "checkpoint_every": 96}),
