@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from prooflops.memory.known_values import keep_values
+
 FSDP = "torch.distributed.fsdp"
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 
@@ -63,6 +65,8 @@ class Copies:
             copied = self._laid_out(tensor)
         if isinstance(tensor, nn.Parameter) and _has_values(copied):
             copied = nn.Parameter(copied, requires_grad=False)
+        if not _has_values(copied):
+            keep_values(copied, tensor)
         # torch marks a subclass's parameter by this, such as a fake one's.
         copied._is_param = isinstance(tensor, nn.Parameter)
         self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)

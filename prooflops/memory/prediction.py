@@ -24,6 +24,7 @@ from prooflops.memory.cuda.choices import choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.known_outputs import KnownOutputs
+from prooflops.memory.known_values import KnownValues, read_by_transformers
 from prooflops.memory.ledger import Ledger, Storage
 from prooflops.memory.phases import Phases, highest
 from prooflops.memory.plain_tensors import PlainTensors
@@ -246,7 +247,9 @@ def predicted_memory(
             fake_tensors = modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             modes.enter_context(plain_tensors.linear_layers_noted())
             known_outputs = KnownOutputs(fake_tensors, "" if has_device else "cuda")
-            tracker = Tracker(ledger, kernels, plain_tensors, known_outputs, copies)
+            known_values = KnownValues()
+            modes.enter_context(read_by_transformers(known_values))
+            tracker = Tracker(ledger, kernels, plain_tensors, known_outputs, known_values, copies)
             predicted = PredictedMemory(tracker, classes or {}, simulated, has_device)
             modes.enter_context(tracker)
             yield predicted

@@ -19,6 +19,7 @@ from prooflops.memory.cuda.scratch import PRODUCTS, scratch_sizes
 from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.fake_outputs import with_outputs_of_kernel
 from prooflops.memory.known_outputs import KnownOutputs
+from prooflops.memory.known_values import KnownValues
 from prooflops.memory.ledger import Ledger
 from prooflops.memory.plain_tensors import PlainTensors
 from prooflops.trace import FORWARD, RECOMPUTED, Operation, Trace, phase, tensors_in
@@ -86,6 +87,7 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
         kernels: Kernels,
         plain_tensors: PlainTensors,
         known_outputs: KnownOutputs,
+        known_values: KnownValues,
         copies: Copies | None = None,
     ) -> None:
         super().__init__(lambda _: None)
@@ -94,6 +96,7 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
         self._copies = copies
         self._plain_tensors = plain_tensors
         self._known_outputs = known_outputs
+        self._known_values = known_values
         self._reports_meta = ledger.device == "cuda" and not can_fake_cuda()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -128,6 +131,8 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
             func = getattr(torch.ops.aten, f"{func._opname}_").Tensor
         if func is torch.ops.aten._local_scalar_dense.default:
             constant = args[0].constant
+            if constant is None:
+                constant = self._known_values.of(args[0])
             if constant is not None:
                 with torch._C._DisableTorchDispatch():
                     return constant.item(), None
@@ -136,6 +141,7 @@ class Tracker(Trace):  # type: ignore[no-untyped-call]
         if _only_writes(func, args):
             return args[0], None
         out, alike = self._known_outputs.run(func, args, kwargs)
+        self._known_values.follow(func, args, kwargs, out)
         return with_outputs_of_kernel(func, args, out, self.ledger.device), alike
 
     def _refuse_unpredictable(self, func: Any, tensor: Tensor) -> None:

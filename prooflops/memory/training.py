@@ -37,7 +37,7 @@ class TrainingStep:
     """The first two training steps of a model, to be predicted or measured phase by phase.
 
     `predict` calls `build()` on the meta device. It uses shapes, dtypes and strides of `inputs` (a
-    tensor or several, for the model) and `targets`, but no values. The steps are these:
+    tensor or several, for the model) and `targets`, and values of whole numbers alone. The steps:
 
         updates = optimizer(model.parameters())                         once
         loss(model(inputs), targets).backward()                         for each micro-batch
