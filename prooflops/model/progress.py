@@ -41,4 +41,10 @@ class Stages:
 
 def on_stderr(name: str) -> Stages:
     """Stages of a call from Python, as lines on standard error."""
-    return Stages(lambda stage: print(f"{name}: {stage}", file=sys.stderr, flush=True))
+
+    def say(stage: str) -> None:
+        # In one piece: a stage and one within it may speak at the same time.
+        sys.stderr.write(f"{name}: {stage}\n")
+        sys.stderr.flush()
+
+    return Stages(say)
