@@ -345,6 +345,10 @@ def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     def losses(ids):
         return nn.functional.cross_entropy(logits.to(device), ids, reduction="none")
 
+    def losses_of_a_sequence(ids):
+        one = logits.to(device).T[None]
+        return nn.functional.cross_entropy(one, ids[None], reduction="none")[0]
+
     rows = table.double()[ids]
     wide = logits.double()
     chosen = wide[range(tokens), ids]
@@ -355,6 +359,8 @@ def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     narrow = [torch.uint8] if words < 256 else []
     got = taken_by(losses, ids.to(device), words, by_hand)
     equal(got, [*narrow, torch.int64], "dtypes that losses take")
+    got = taken_by(losses_of_a_sequence, ids.to(device), words, by_hand)
+    equal(got, [torch.int64], "dtypes that losses of a sequence take")
 
 
 @pytest.mark.claim("data.astype-int64")

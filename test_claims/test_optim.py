@@ -132,6 +132,13 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
     share = (after - before) / (whole + kept)
     at_most(share, 0.25, "the state's share beside the activations of 8192 rows")
 
+    held = []
+    for n in (64, 128):
+        take = partial(tensors.stepped, torch.optim.Adafactor, [(n, n)], metered_device)
+        _, (whole,) = tensors.held_after(metered_device, take)
+        held.append(whole - 8 * n**2)
+    at_most(held[1], 2.1 * held[0], "bytes of Adafactor for 4n parameters")
+
 
 LINEAR_1024_BYTES = 16_793_600
 

@@ -28,6 +28,20 @@ def gaussian(seed, *shape, device="cpu"):
 
 
 @pytest.mark.claim("quant.minimal-loss")
+@pytest.mark.parametrize(("bits", "percent"), [(8, 0.74), (4, 13.5), (3, 31), (2, 83)])
+def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, bits, percent):
+    weight = gaussian(0, 256, 512, device=device)
+    x = gaussian(1, 64, 512, device=device)
+    got = relative_error(x @ quantised(weight, bits).T, x @ weight.T)
+    close(100 * got, percent, "the error in percent", rel=0.04)
+
+    spacing = low_precision.scales_of(weight, bits, PER_CHANNEL)
+    noise = (spacing.square().mean() / 12 / weight.square().mean()).sqrt().item()
+    if bits > 2:
+        close(got, noise, "the error over that of uniform noise", rel=0.05)
+
+
+@pytest.mark.claim("quant.minimal-loss")
 @given(seed=seeds, bits=st.integers(2, 8))
 def test_one_outlier_ruins_a_whole_tensor_but_only_its_own_channel(device, seed, bits):
     weight = gaussian(seed, 32, 128, device=device)

@@ -232,6 +232,17 @@ def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
     assert run.losses != other.losses, f"another {varied} did not change the losses"
 
 
+@pytest.mark.claim("rand.separate-seeds")
+def test_with_one_seed_a_draw_more_changes_all_that_follow(device):
+    def draws(more):
+        torch.manual_seed(0)
+        torch.rand(more, device=device)
+        return [torch.rand(2, device=device).tolist() for _ in range(3)]
+
+    for one, other in zip(draws(0), draws(1), strict=True):
+        assert one != other, "a draw more does not change what follows it"
+
+
 @pytest.mark.claim("rand.as-well-as-you-can")
 @given(seed=seeds, dtype=dtypes_among(["fp32", "fp64", "bf16", "fp16"]))
 def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
