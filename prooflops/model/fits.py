@@ -127,11 +127,11 @@ def growing_argument(user_model: UserModel, name: str, ceiling: int = LARGEST_TR
 def growing_batch(instance: Instance) -> Growing | str:
     """The first dimension of the inputs, if all their tensors share it; else why it is unknown."""
     if instance.loss is not default_loss:
-        return "no largest batch: a loss of your own may hold targets of this batch"
+        return "largest batch not searched: a loss of your own may hold targets of this batch"
     given: Any = instance.arguments, instance.keywords
     batches = {len(each) if each.dim() else 0 for each in tensors_of(given)}
     if len(batches) > 1 or 0 in batches:
-        return "no largest batch: the inputs have no first dimension in common"
+        return "largest batch not searched: the inputs have no first dimension in common"
 
     def resized(size: int, tensor: Tensor) -> Tensor:
         return torch.empty(size, *tensor.shape[1:], dtype=tensor.dtype, device="meta")

@@ -144,9 +144,7 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
         optimizer = torch.optim.AdamW(each for each in module.parameters() if each.requires_grad)
         notes.append("no optimizer given: AdamW with torch's defaults")
     if loss is None:
-        notes.append(
-            "no loss given: the output's own .loss, else the sum of its .logits or tensors"
-        )
+        notes.append("no loss given: the sum of the output, unless it has .loss or .logits")
     instance = Instance(
         module,
         arguments,
