@@ -1,7 +1,7 @@
 """The fastest of a few shapes (m, k, n), which stands for every product of a dtype.
 
-They are squares of powers of two, with half and twice their depth k as well. On an H200 in
-bf16, a search of a thousand shapes found one that is a tenth slower than the square of 4096.
+Its m and n are one power of two, and k is half of it, the same, or twice. A guided search that
+this replaced ended, on an H200 in bf16, at a shape a tenth slower than the square of 4096.
 """
 
 from __future__ import annotations
