@@ -7,7 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
-from prooflops.suite.registry import NOT_LOCATED, Citation, RegistryError, load_registry
+from prooflops.suite.registry import PLACE_UNKNOWN, Citation, RegistryError, load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
@@ -73,7 +73,7 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
 
 def test_every_place_is_cited_and_every_text_at_hand_by_place():
     cited = {each for claim in REGISTRY.claims.values() for each in claim.citations}
-    without_place = {each.source for each in cited if each.place == NOT_LOCATED}
+    without_place = {each.source for each in cited if each.place == PLACE_UNKNOWN}
     assert without_place <= NOT_AT_HAND, "their texts are at hand: cite them by heading or quote"
     for source in REGISTRY.sources.values():
         unused = [place for place in source.places if Citation(source.key, place) not in cited]
@@ -107,7 +107,7 @@ def claim_that_cites(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["§ Units of work", "“two times, three”", "table 3", "(not located)"]
+    "place", ["§ Units of work", "“two times, three”", "table 3", "(place unknown)"]
 )
 def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
     shown = claim_that_cites(f"lecture {place}")

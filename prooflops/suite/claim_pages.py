@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from prooflops.suite.collection import claims_of
-from prooflops.suite.registry import NOT_LOCATED, Claim, Registry, Source, load_registry
+from prooflops.suite.registry import PLACE_UNKNOWN, Claim, Registry, Source, load_registry
 from prooflops_gate.console.tables import many, markdown_table
 from prooflops_gate.history.records import write_atomically
 from prooflops_gate.page.escape import markdown_text
@@ -30,19 +30,22 @@ GENERATED = "<!-- Written by python -m prooflops.suite.claim_pages from test_cla
 # The page of the documents that support a claim and have no page of their own.
 DOCUMENTS = "documents"
 INDEX = """
-Each claim is listed once, as commonly stated, with a verdict and the tests that settle it:
+Each claim is listed once, as commonly stated, with the verdict of its tests where all pass:
 
 - **holds**, or **holds if** the condition beside it is met;
 - **corrected**: it is wrong as commonly stated, or a slip of one source; the true statement
   follows;
 - *on record*: it is a sourced fact that no machine can settle.
 
+A place in a source is unknown if the text was not at hand. Each row of `test_spellings.toml`
+lists ways in which torch says one thing.
+
 Start with [common claims that are wrong, corrected](corrected.md). `pytest --claims=WORD` searches
 all claims in the terminal, and `pytest --claim=ID` runs the tests of one.
 [depth.md](depth.md) says how deeply the claims are tested.
 [The lecture's code](../reference/lecture-code.md) has a verdict for each block.
 """
-CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
+CLAIMS_HEAD = ["claim", "statement", "verdict"]
 # The names of test functions by the path of their file in the repository.
 Tests = Mapping[str, Iterable[str]]
 
@@ -103,7 +106,8 @@ def pages(registry: Registry, tests: Mapping[str, Tests]) -> dict[str, list[str]
         source = registry.sources[key]
         written[f"{key}.md"] = [f"# {markdown_text(source.title)}", *citing(registry, source)]
     for topic in registry.topics:
-        written[f"{topic}.md"] = [f"# {topic}", "", f"Claims about {subjects(topic)}.", ""]
+        about = f"[Claims](README.md) about {subjects(topic)}."
+        written[f"{topic}.md"] = [f"# {topic}", "", about, ""]
         for claim in of_topic(registry, topic):
             written[f"{topic}.md"] += entry(registry, claim, tests.get(claim.id, {}))
     return written
@@ -178,7 +182,7 @@ def citing(registry: Registry, source: Source) -> Iterator[str]:
     for claim, place in claims_citing(registry, source.key):
         claims[place].append(claim)
     rows = [["place", *CLAIMS_HEAD]]
-    for place in (*source.places, NOT_LOCATED):
+    for place in (*source.places, PLACE_UNKNOWN):
         for number, claim in enumerate(claims[place]):
             # Named once, at its first claim.
             rows.append(["" if number else markdown_text(place), *row(claim)])

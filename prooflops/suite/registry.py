@@ -25,7 +25,7 @@ KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "s
 NUMBERED = ("table", "figure", "equation", "theorem", "algorithm", "page", "slide", "article")
 MOST_QUOTED_WORDS = 5
 # The place of a citation whose statement was not found again in the source.
-NOT_LOCATED = "(not located)"
+PLACE_UNKNOWN = "(place unknown)"
 # An error names no more claims than these.
 MOST_NAMED = 20
 # A search is typed on a keyboard.
@@ -268,10 +268,10 @@ def _check_citation(citation: Citation, sources: Mapping[str, Source]) -> None:
         raise ValueError(
             f"unknown source {citation.source!r}; a new source gets a [[source]] in sources.toml"
         )
-    if citation.place not in (*sources[citation.source].places, NOT_LOCATED):
+    if citation.place not in (*sources[citation.source].places, PLACE_UNKNOWN):
         raise ValueError(
             f"{citation.source} lists no place {citation.place!r} [a citation names one of the "
-            f"places of its [[source]], or {NOT_LOCATED}]"
+            f"places of its [[source]], or {PLACE_UNKNOWN}]"
         )
 
 

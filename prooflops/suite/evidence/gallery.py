@@ -22,13 +22,13 @@ STEPS = ("step", "mfu")
 HEAD = """# Gallery
 
 Each row is one run of the suite on one machine. Columns of dtypes have the rate of the fastest
-matrix product in TFLOP/s (int8: TOP/s), with its share of the dense peak. The memory column has the
-fastest stream in GB/s. The last column has the best training step of a transformer.
+matrix product in TFLOP/s (int8: TOP/s). Its share of the dense peak follows, if known. The memory
+column has the fastest stream in GB/s. The last column has the best training step of a transformer.
 
 **Send yours.** In a clone, repeat `make evidence`, nine minutes a call, until it prints `complete:`
 and a path. `python -m prooflops.suite.evidence --check results/NAME.jsonl` says whether the gallery
-accepts the file. Open a pull request with this file alone. After the merge, a maintainer writes its
-page and its row by `make evidence ARGS=--index`.
+accepts the file. Open a pull request with this file alone, without what else `make evidence`
+changed in `results/`. After the merge, a maintainer writes that by `make evidence ARGS=--index`.
 """
 APART = f"""
 ## Older measuring methods, and partial runs
