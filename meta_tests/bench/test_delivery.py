@@ -168,7 +168,7 @@ SLOWED = [
         "memory",
         0.5,
         {"errors": 3, "rows_to_remap": 1},
-        "3 uncorrected memory errors, memory rows are pending",
+        "3 uncorrected memory errors, memory rows wait to be remapped",
     ),
 ]
 

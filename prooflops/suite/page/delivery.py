@@ -413,7 +413,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
         bound = "an upper" if entry["unit"] == "s" else "a lower"
         other = f", {_other_bound(entry, floor)}" if floor and figure.beside else ""
         yield f"{CONTENDED}: {bound} bound{other}"
-    elif row.is_wide:
+    elif row.is_wide and not figure.met:
         yield f"spread {row.spread:.0%}: too wide for a conclusion"
     if entry.get("clock_mhz"):
         clock = engineering(1e6 * entry["clock_mhz"], "Hz")
