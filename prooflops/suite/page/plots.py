@@ -118,7 +118,7 @@ def rates_by_size(report: RunReport) -> Section | None:
         "How fast are products, by dtype and size?",
         remarks=[f"Lines join the square products. {HOLLOW}"],
         plot=plot,
-        answer=f"The fastest is {fastest.name}: {fastest.rate_text}.",
+        answer=f"The fastest of these products is {fastest.name}: {fastest.rate_text}.",
     )
 
 
