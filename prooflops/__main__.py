@@ -19,7 +19,7 @@ from accounting.fitting import MOST_DEVICES, ways
 from accounting.formats import dtype_name
 from accounting.memory import model_state
 from accounting.models import Model, active_parameter_count, cache_bytes, parameter_count
-from accounting.optimizers import OPTIMIZERS
+from accounting.optimizers import OPTIMIZERS, RECIPES
 from accounting.parallel import ZERO_SHARDS
 from accounting.parts import Lengths, Parts
 from accounting.planning import (
@@ -117,7 +117,7 @@ def add_model(parser: argparse.ArgumentParser, usual: str) -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds what a training run and its state depend on."""
     add = parser.add_argument
-    recipe = "dtypes of the model state (default: %(default)s)"
+    recipe = f"dtypes of the model state: {', '.join(RECIPES)} (default: %(default)s)"
     add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
     add("--optimizer", default="adamw", help="optimizer of the run (default: %(default)s)")
     add("--devices", default="1", help="number of devices (default: %(default)s)")
@@ -317,7 +317,8 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
     figures["fits_with"] = None if found is None else vars(found)
     held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
     what = f"state and {many(batch, 'sequence')} need at least {held}"
-    verdict = "yes by formula" if found is as_it_is else "no"
+    # The formula leaves out workspace and fragmentation.
+    verdict = "perhaps" if found is as_it_is else "no"
     yield "fits", f"{verdict}: {what}, one {device.label} offers {offered}", figures
     if found is None:
         yield "fits with", f"no change suffices on up to {MOST_DEVICES:,} devices", {}
