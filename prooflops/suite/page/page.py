@@ -84,7 +84,7 @@ def headline(report: RunReport) -> Headline:
         mark, text = delivery.so_far(mark, text, report.unfinished)
         mark = _with_what_is_red(mark, report)
     if mark is delivery.UNFINISHED:
-        advice, command = delivery.REPEAT, report.command
+        advice, command = "Run it to its end", report.command
     failing = [each.id for each in report.with_verdicts("FAILS") if not each.known]
     if 0 < len(failing) <= MOST_CLAIMS_OF_A_COMMAND and mark.word != delivery.MISSES.word:
         advice = "Check the failing claims again"
