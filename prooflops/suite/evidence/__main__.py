@@ -188,7 +188,7 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
     out = options.out or options.resume
     if out is None:
         if left := unfinished_in(RUNS, []):
-            print(f"There is an unfinished run. To resume it: --resume {left.path}")
+            print(f"there is an unfinished run; {commands.resuming(left.path)}")
         remove_old_runs(RUNS)
         return new_file(RUNS)
     if out.is_dir():
