@@ -12,7 +12,7 @@ from prooflops.suite.ranks import JobRank, device_of
         ("cuda", JobRank(1, 2, 1), 2, "cuda:1"),
         ("cuda", JobRank(1, 2, 1), 1, "cuda:0"),
         ("cuda:0", JobRank(0, 1, 0), 2, "cuda:0"),
-        ("cuda:0", JobRank(0, 2, 0), 2, "say --device cuda, or nothing"),
+        ("cuda:0", JobRank(0, 2, 0), 2, "give --device cuda, or no --device"),
         (None, JobRank(2, 3, 2), 2, "start at most 2 ranks on it"),
     ],
 )
