@@ -251,6 +251,9 @@ def test_inference_holds_the_input_and_output_of_one_layer(
         x = torch.ones(*rows, width, device=metered_device, dtype=dtype)
         tensors.warm_up(metered_device)
         with measured_memory(metered_device) as held:
+            with torch.no_grad():
+                maps[0](x)
+            held.mark("one map")
             for mode, entered in INFERENCE.items():
                 with entered():
                     net(x)
@@ -258,15 +261,20 @@ def test_inference_holds_the_input_and_output_of_one_layer(
             net(x)
             held.mark("training")
 
-        for mode in INFERENCE:
-            inference = held.phases[mode].peak_bytes
-            equal(inference, 2 * x.nbytes, "the peak of inference in bytes", mode=mode, dtype=dtype)
+        peaks = {phase: figures.peak_bytes for phase, figures in held.phases.items()}
+        # A kernel's own scratch, as oneDNN's for bf16 where the CPU multiplies it.
+        scratch = peaks.pop("one map") - x.nbytes
+        training = peaks.pop("training")
+        for mode, inference in peaks.items():
+            should = 2 * x.nbytes + scratch
+            equal(inference, should, "the peak of inference in bytes", mode=mode, dtype=dtype)
 
-        training = held.phases["training"].peak_bytes
         # The input of these is there until they return.
         at_work = function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
-        should = layers * each + at_work
-        equal(training, should * x.nbytes, "the peak with gradients in bytes", dtype=dtype)
+        at_last_function = (layers * each + at_work) * x.nbytes
+        at_last_map = ((layers - 1) * each + 1) * x.nbytes + scratch
+        should = max(at_last_function, at_last_map)
+        equal(training, should, "the peak with gradients in bytes", dtype=dtype)
 
 
 @pytest.mark.claim("act.inference-one-layer", "act.why", "grad.graph-built-in-forward")
