@@ -289,7 +289,10 @@ def test_master_weights_are_held_as_predicted_and_as_the_formula_says():
     batch = torch.ones(32, 64, dtype=torch.bfloat16)
     step = TrainingStep(partial(deepcopy, net), batch, torch.mean, optimizer=MasterWeights)
     guess = step.predict()
-    assert_alike(guess, step.measure(), least_share=0.7)
+    # Where the CPU multiplies bf16, oneDNN's scratch is larger than these layers.
+    with torch.backends.mkldnn.flags(enabled=False):
+        measured = step.measure()
+    assert_alike(guess, measured, least_share=0.7)
     held = guess.phases["second step"].live_by_class
     sizes = [each.numel() for each in net.parameters()]
     state = memory.model_state(sum(sizes), "adamw", "bf16-fp32-master", tensors=len(sizes))
