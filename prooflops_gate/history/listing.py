@@ -21,7 +21,7 @@ def print_history(folder: Path, exact: Sequence[str], *, report: Path | None, ro
     for each in listed:
         print(f"  {listed_line(each)}")
     for name, commit in records.baselines(folder).items():
-        print(f"  baseline {name}: commit {commit[:9]}")
+        print(f"  baseline {name}: commit {commit}")
     if report:
         # Imports numpy and scipy, which a plain list does without.
         from prooflops_gate.history import page
@@ -34,7 +34,6 @@ def listed_line(record: Summary | UnreadableRecord) -> str:
     """A record in a line."""
     if isinstance(record, UnreadableRecord):
         return f"unreadable, skipped: {record}"
-    machine = ", torch ".join(filter(None, [record.name, record.torch]))
     parts = [record.path.name, f"{len(record.benchmarks):3d} benchmarks"]
-    parts += [machine, record.commit[:10], "contended" if record.contended else ""]
+    parts += [record.machine, record.short_commit, "contended" if record.contended else ""]
     return "  ".join(filter(None, parts))

@@ -14,8 +14,8 @@ from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.history.records import Summary, write_atomically
 from prooflops_gate.history.trend import (
     Trend,
-    commit_name,
     describe_changes,
+    record_name,
     trends,
 )
 from prooflops_gate.page.html import html
@@ -87,15 +87,11 @@ def page(title: str, machines: Sequence[Sequence[Trend]], address: str) -> Page:
     newest = own[0].records[-1]
     for other in others:
         last = other[0].records[-1]
-        title_of_other = f"{machine_name(last)}, until {last.moment[:10]}"
+        title_of_other = f"{last.machine}, until {last.moment[:10]}"
         answer = f"Other than on the newest machine: {differing_facts(last, newest)}."
         parts = trend_sections(other, address)
         sections.append(Section(title_of_other, parts=parts, answer=answer, is_folded=True))
     return Page(title, "prooflops · history", sections, lead=[lead], foot=FOOT)
-
-
-def machine_name(record: Summary) -> str:
-    return ", torch ".join(filter(None, [record.name, record.torch])) or record.fingerprint_id
 
 
 def differing_facts(record: Summary, newest: Summary) -> str:
@@ -105,7 +101,7 @@ def differing_facts(record: Summary, newest: Summary) -> str:
 
 def newest_sections(own: Sequence[Trend], address: str) -> list[Section]:
     """The plots of the newest machine; of many, those without a change are folded."""
-    name = machine_name(own[0].records[-1])
+    name = own[0].records[-1].machine
     shown = [trend for trend in own if trend.changes]
     folded = [trend for trend in own if not trend.changes]
     if len(own) <= MOST_UNFOLDED:
@@ -138,8 +134,7 @@ def plot(trend: Trend, address: str) -> Plot:
     """A point a record, the levels, and the commits that changed them."""
     points = []
     for place, (time_s, record) in enumerate(zip(trend.times_s, trend.records, strict=True)):
-        words = [engineering(time_s, "s"), record.moment[:19], record.commit[:9]]
-        title = " ".join(filter(None, words))
+        title = f"{engineering(time_s, 's')} at {record_name(record)}"
         points.append(Point(place, time_s, title, link=commit_link(record, address)))
     joined = Line([(point.x, point.y) for point in points])
     return Plot(
@@ -168,21 +163,18 @@ def commit_axis(records: Sequence[Summary]) -> Axis:
     places = {round(last * step / max(steps, 1)) for step in range(steps + 1)}
     ticks: dict[float, str] = {}
     for place in sorted(places):
-        words = [commit_name(records[place]), records[place].moment[:10]]
+        words = [records[place].short_commit, records[place].moment[:10]]
         ticks[place] = "\n".join(filter(None, words))
     return Axis(ticks=ticks)
 
 
 def commit_link(record: Summary, address: str) -> str:
-    is_linked = address and re.fullmatch("[0-9a-f]{7,64}", record.commit)
-    return f"{address}/commit/{record.commit}" if is_linked else ""
+    return f"{address}/commit/{record.commit}" if address and record.commit else ""
 
 
 def levels(trend: Trend) -> Iterator[Line]:
-    """The median between two changes of level."""
+    """The medians between changes of level."""
     edges = [0, *(change.index for change in trend.changes), len(trend.records)]
-    if not trend.changes:
-        return
     for first, after in itertools.pairwise(edges):
         level_s = median(trend.times_s[first:after])
         left, right = max(first - 0.5, 0.0), min(after - 0.5, len(trend.records) - 1.0)
@@ -194,6 +186,6 @@ def changes_of_level(trend: Trend, address: str) -> Iterator[Rule]:
     """A vertical line before the first record of each new level, named by its commit."""
     for change in trend.changes:
         record = trend.records[change.index]
-        label = f"{commit_name(record) or record.moment[:16]} {change.ratio - 1:+.1%}"
+        label = f"{record.short_commit or record.moment[:16]} {change.ratio - 1:+.1%}"
         tone = "bad" if change.ratio > 1 else "good"
         yield Rule(change.index - 0.5, label, tone=tone, link=commit_link(record, address))

@@ -97,22 +97,13 @@ def as_text(record: Mapping[str, Any]) -> str:
     return json.dumps(record, indent=1, default=plain_figure) + "\n"
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
+def read(path: Path) -> Any:
+    """The content of a record's file. Raises UnreadableRecord for a truncated one."""
     # ValueError: no JSON, no UTF-8, or a number beyond Python's.
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UnreadableRecord(f"{path}: {error}") from error
-    if not isinstance(record, dict) or "benchmarks" not in record or "prooflops" not in record:
-        raise UnreadableRecord(
-            f"{path}: not a record of this suite (no 'benchmarks' or no 'prooflops' in it)"
-        )
-    return record
 
 
 def record_files(folder: Path) -> list[Path]:
@@ -163,6 +154,16 @@ class Summary:
     dirty: bool = False
     pace: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> str:
+        """The device and its software in words."""
+        return ", torch ".join(filter(None, [self.name, self.torch]))
+
+    @property
+    def short_commit(self) -> str:
+        """A short name of the commit; of edited files, as `git describe --dirty` names them."""
+        return self.commit[:7] + "-dirty" * self.dirty
 
     @property
     def contended(self) -> bool:

@@ -63,9 +63,10 @@ def is_other_code(before: Summary, after: Summary) -> bool:
     return not is_known or before.commit != after.commit
 
 
-def commit_name(record: Summary) -> str:
-    """A short name of the commit; of edited files, as `git describe --dirty` names them."""
-    return record.commit[:7] + ("-dirty" if record.commit and record.dirty else "")
+def record_name(record: Summary) -> str:
+    """The commit and the moment of a record: "1a2b3c4 (2026-11-21 05:53)"."""
+    moment = record.moment[:16].replace("T", " ")
+    return f"{record.short_commit} ({moment})" if record.commit else moment
 
 
 def describe_changes(trend: Trend) -> str:
@@ -73,9 +74,7 @@ def describe_changes(trend: Trend) -> str:
     rows = []
     for change in trend.changes:
         record = trend.records[change.index]
-        moment = record.moment[:16].replace("T", " ")
-        named = f"{commit_name(record)} ({moment})" if record.commit else moment
-        rows.append(f"{change.ratio - 1:+.1%} at {named}")
+        rows.append(f"{change.ratio - 1:+.1%} at {record_name(record)}")
     return "; ".join(rows) or too_few(len(trend.records)) or "none found"
 
 

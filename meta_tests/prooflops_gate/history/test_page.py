@@ -6,10 +6,12 @@ Each record is a point.
 import re
 from dataclasses import replace
 
+import pytest
+
 from meta_tests.prooflops_gate.foreign_repo import run
 from meta_tests.prooflops_gate.history.test_trend import summary
 from meta_tests.prooflops_gate.statistics.simulated import times
-from prooflops_gate.history.page import plot, write_page
+from prooflops_gate.history.page import MOST_UNFOLDED, page, plot, write_page
 from prooflops_gate.history.trend import trends
 from prooflops_gate.page.drawing import svg
 
@@ -17,10 +19,10 @@ ADDRESS = "https://example.org/o/r"
 
 
 def written(folder, *levels, address=ADDRESS):
-    """The page of a benchmark with 12 records on each of these levels."""
+    """The page of a benchmark with 12 records on each of these levels, all but one of a commit."""
     series = times(*((level, 12) for level in levels))
     summaries = [
-        replace(summary(index, time_s), commit=f"{index:040x}")
+        replace(summary(index, time_s), commit=f"{index:040x}" * bool(index))
         for index, time_s in enumerate(series)
     ]
     return write_page(folder, "a project", summaries, address).read_text().partition("<main")[2]
@@ -31,14 +33,15 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
 ):
     text = written(tmp_path, 1.0, 1.3)
     assert text.count('class="point') == 24
-    assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"><path', text) == [
-        f"{index:040x}" for index in range(24)
+    assert re.findall(rf'href="{ADDRESS}/commit/(\w*)"><path', text) == [
+        f"{index:040x}" for index in range(1, 24)
     ]
     assert text.count('<path class="rule bad"') == 1
     named = rf'<a href="{ADDRESS}/commit/0*c"><text [^>]*>0000000 \+(29|30|31)\.\d%</text></a>'
     assert len(re.findall(named, text)) == 1
     text = written(tmp_path, 1.0, address="")
     assert 'class="rule' not in text
+    assert "changes of level: none found" in text
     assert "<a href" not in text
 
 
@@ -51,8 +54,18 @@ def test_the_axis_names_commits_and_dates_and_is_marked_as_it_does_not_begin_at_
     assert 0.9 < drawn.y.low < min(series)
     assert drawn.y.is_broken
     assert "Broken axis" in svg(drawn)
-    assert [rule.label.split()[0] for rule in drawn.rules] == ["c000002"]
-    assert [line.spots[0][0] for line in drawn.lines] == [0, 0, 23.5]
+    assert [(rule.x, rule.label.split()[0]) for rule in drawn.rules] == [(23.5, "c000002")]
+    assert drawn.points[24].title.endswith(" s at c000002 (2026-11-02 00:00)")
+    assert drawn.title.endswith("% at c000002 (2026-11-02 00:00)")
+    _, *levels = drawn.lines
+    assert [place for line in levels for place, _ in line.spots] == [0, 23.5, 23.5, 47]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_of_many_benchmarks_those_without_a_change_are_folded(more):
+    number = MOST_UNFOLDED + more
+    shown, folded = page("", [trends([summary(0, 1.0)]) * number], "").sections
+    assert [len(shown.parts), len(folded.parts)] == ([0, number] if more else [number, 0])
 
 
 def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):

@@ -34,7 +34,7 @@ EXTRA = {
     "method": 3,
     "contention": {"contended": True, "why": "other processes"},
     "gate": {"min_effect": 0.05},
-    "gate_resources": {"memory": 12_600, "slip": -1},
+    "gate_resources": {"memory": 12_600, "CUDA memory": 0, "slip": -1},
 }
 RECORD = {
     "benchmarks": [
@@ -56,7 +56,8 @@ def test_comparing_reads_all_it_needs_of_a_record():
     found = records.summary_of(RECORD, PATH, EXACT)
     first = found.benchmarks["a"]
     assert (first.time_s, first.exact, first.method) == (1.0, {"flops": 24}, 3)
-    assert (first.contended, first.resources) == ("other processes", {"memory": 12_600.0})
+    assert first.contended == "other processes"
+    assert first.resources == {"memory": 12_600.0, "CUDA memory": 0.0}
     assert (found.name, found.torch, found.commit, found.dirty) == (
         "Some CPU",
         "2.13.0",

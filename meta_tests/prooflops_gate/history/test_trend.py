@@ -48,7 +48,8 @@ def test_records_unreadable_files_and_baselines_are_listed(tmp_path, capsys, gol
         contention = {"contended": number == 0}
         bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"contention": contention}}
         ours = {"fingerprint": {"name": "A CPU"}}
-        record = {"benchmarks": [bench], "prooflops": ours, "commit_info": {"id": "1a2b3c4d5e6f"}}
+        commit = {"id": "1a2b3c4d5e6f", "dirty": number == 0}
+        record = {"benchmarks": [bench], "prooflops": ours, "commit_info": commit}
         path = records.append_record(tmp_path, record, {"name": "A CPU"})
     records.store_baseline(tmp_path, "main", "1a2b3c4d5e6f")
     (path.parent / "0.json").write_text("cut o")
