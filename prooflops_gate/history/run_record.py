@@ -81,13 +81,13 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     return content
 
 
-def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
-    """Writes the record into the history, and returns its path.
+def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> None:
+    """Writes the record into the history, and keeps its path.
 
     That of a replicate goes to the file that its parent reads.
 
     In a process of the gate, the child's plugin writes it, once. Where it cannot be written (a full
-    disk, say) it returns None; the run says so at its end, and fails.
+    disk, say), the run says so at its end, and fails.
     """
     target = os.environ.get(RECORD_TO)
     try:
@@ -103,9 +103,8 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
         config.stash[STORAGE_ERROR] = (
             f"the record of this run could not be stored in {target or folder}: {error}"
         )
-        return None
-    config.stash[RECORD_PATH] = path
-    return path
+    else:
+        config.stash[RECORD_PATH] = path
 
 
 def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:

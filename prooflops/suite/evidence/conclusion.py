@@ -15,7 +15,7 @@ from prooflops.suite.registry import Registry
 from prooflops.suite.verdicts import LOST
 from prooflops_gate.history import run_record
 from prooflops_gate.options import history_folder
-from prooflops_gate.run_state import PARTIAL, is_replicate
+from prooflops_gate.run_state import PARTIAL, RECORD_PATH, is_replicate
 
 
 def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
@@ -58,8 +58,8 @@ def finish(
     if not found and not content["benchmarks"]:
         return FinishedRun(report, content, None, None)
     # The record of a run in slices is written at the end of the last one.
-    is_open = isinstance(rows, EvidenceFile) and bool(partial)
-    record = None if is_open else run_record.save(config, content, history_folder(config))
+    if not (partial and isinstance(rows, EvidenceFile)):
+        run_record.save(config, content, history_folder(config))
     if not partial and not rows.rows("verdicts"):
         rows.append("verdicts", verdicts={each.id: [each.verdict, each.reason] for each in found})
-    return publish(FinishedRun(report, content, folder, record))
+    return publish(FinishedRun(report, content, folder, config.stash.get(RECORD_PATH, None)))
