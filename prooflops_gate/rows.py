@@ -5,7 +5,6 @@ One quantity of one benchmark, before and after, and the table of them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,7 +101,7 @@ def joined(*notes: str) -> str:
 
 def table(rows: Sequence[Row]) -> list[list[str]]:
     """HEAD, then the rows as text, without exact quantities that are the SAME."""
-    shown = [row for row in rows if row.effect or row.is_time or row.verdict != "SAME"]
+    shown = [row for row in rows if row.is_time or row.verdict != "SAME"]
     return [HEAD, *map(_cells, shown)]
 
 
@@ -142,7 +141,7 @@ def interval(effect: Effect) -> str:
     low, high, level = effect.bounds(SHOWN_LEVEL)
     if level >= 0.5:
         return "one pair"
-    sure = f", {math.floor(100 * (1 - level) + 0.5)}%" if level > SHOWN_LEVEL else ""
+    sure = f", {1 - level:.0%}" if level > SHOWN_LEVEL else ""
     return f"{low:.3f} to {high:.3f}{sure}"
 
 

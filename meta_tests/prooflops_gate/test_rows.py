@@ -1,76 +1,54 @@
-"""Exact quantities, claims and memory give the right rows, and nothing passes silently."""
+"""The rows of a comparison as text, and what is missing in one."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from prooflops_gate.first_pair import too_long
 from prooflops_gate.history.records import Timed
-from prooflops_gate.instruments.exact import exact_rows
-from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.rows import VERDICTS
+from prooflops_gate.rows import VERDICTS, Row, counts, table, with_skips
+from prooflops_gate.statistics.effects import paired
 from prooflops_gate.task import TOOK_TOO_LONG, Pair
 
-NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
 
 
-def timed(time_s=1.0, **exact):
-    return Timed(time_s, exact)
+SLOWER = paired([1.0] * 8, [1.1] * 8, level=0.01)
+# A row, and its cells behind those of the benchmark and the quantity; none where it is not shown.
+CELLS = [
+    (Row("a", "time", 1.0, 1.1, "SLOWER", SLOWER), "1.00 s|1.10 s|1.100|1.100 to 1.100|SLOWER"),
+    (
+        Row("a", "time", 1.0, 1.1, "SAME", by="instructions"),
+        "1.00 s|1.10 s|1.100||SAME by instructions",
+    ),
+    (Row("a", "time", None, 2.0, "NEW"), "-|2.00 s|||NEW"),
+    (
+        Row("a", "instructions", 2000.0, 1000.0, "FEWER INSTRUCTIONS"),
+        "2.00 k|1.00 k|0.500||FEWER INSTRUCTIONS",
+    ),
+    (Row("a", "CUDA memory", 4096, 8192, "MORE MEMORY"), "4.0 KiB|8.0 KiB|2.000||MORE MEMORY"),
+    (Row("a", "flops", 2400, 1200, "CHANGED"), "2,400|1,200|||CHANGED"),
+    (Row("a", "dtype", "bf16", "fp32", "CHANGED"), "bf16|fp32|||CHANGED"),
+    (Row("a", "share", 0.25, 0.123456, "CHANGED"), "0.25|0.1235|||CHANGED"),
+    (Row("a", "files", 3, 3, "SAME"), None),
+]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (24, 24, "SAME"),
-        (24, 25, "CHANGED"),
-        (24, None, "MISSING"),
-        (None, 24, "NEW"),
-        (1, True, "CHANGED"),
-        (NAN, NAN, "SAME"),
-    ],
-)
-def test_an_exact_quantity_is_compared_by_equality(before, after, verdict):
-    old = {} if before is None else {"flops": before}
-    new = {} if after is None else {"flops": after}
-    (row,) = exact_rows({A: ([timed(**old)], [timed(**new)])})
-    assert (row.verdict, row.before, row.after) == (verdict, before, after)
+@pytest.mark.parametrize(("row", "cells"), CELLS)
+def test_a_table_shows_the_times_and_what_changed(row, cells):
+    _, *shown = table([row])
+    assert ["|".join(each) for each in shown] == [f"a|{row.quantity}|{cells}"] * bool(cells)
 
 
-def test_a_quantity_that_differs_within_a_side_is_not_exact():
-    before, after = [timed(bytes=1), timed(bytes=2)], [timed(bytes=2)]
-    (row,) = exact_rows({A: (before, after)})
-    assert row.verdict == "SAME"
-    assert "not an exact quantity" in row.note
-
-
-def group(key, values):
-    return [Timed(1.0, {}, resources={key: value}) for value in values]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        ([12_600] * 5, [25_200] * 5, "MORE MEMORY"),
-        ([25_200] * 5, [12_600] * 5, "LESS MEMORY"),
-        ([12_600] * 5, [12_600] * 5, None),
-        # Too few processes to know that it is always so.
-        ([12_600] * 4, [25_200] * 8, None),
-        # 5 times as much, and less than 4 KiB more.
-        ([1000] * 8, [5095] * 8, None),
-        # 49 KB more, and less than 5 %.
-        ([1_000_000] * 8, [1_049_999] * 8, None),
-        # Both sides have had 24,000.
-        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),
-    ],
-)
-def test_memory_is_reported_where_every_process_of_a_side_held_more(before, after, verdict):
-    found = memory_rows({"a": (group("memory", before), group("memory", after))}, 0.05)
-    assert [row.verdict for row in found] == ([verdict] if verdict else [])
+def test_a_benchmark_counts_by_its_worst_verdict():
+    rows = [Row("a", "flops", 1, 2, "CHANGED"), Row("a", "time", 1.0, 1.0, "SAME")]
+    rows += [Row("b", "time", 1.0, 0.5, "FASTER"), Row("c", "time", 1.0, None, "MISSING")]
+    assert [*counts(rows).items()] == [("CHANGED", 1), ("MISSING", 1), ("FASTER", 1)]
+    skipped = with_skips(rows, {"a": "no GPU", "c": "no GPU"})
+    assert [row.verdict for row in skipped] == ["CHANGED", "SAME", "FASTER", "INCONCLUSIVE"]
 
 
 def test_the_schema_of_gate_json_lists_each_verdict():
@@ -102,7 +80,7 @@ def test_a_benchmark_too_long_for_the_budget_is_missing_only_where_it_clearly_gr
         ]
         return SimpleNamespace(reports=reports, calls={A: {"seconds": seconds}})
 
-    timed_before = {A: replace(timed(1.0), test=A)} if before_s else {}
+    timed_before = {A: Timed(1.0, {}, test=A)} if before_s else {}
     (row,) = too_long(Pair(side(before_s), side(after_s)), timed_before, 38.0)
     assert (row.name, row.verdict, row.note) == (A, verdict, why)
     said = "its time was 1.00 s before" if before_s == 5.0 else "is not decided"

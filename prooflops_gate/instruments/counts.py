@@ -51,6 +51,11 @@ class Count:
         return math.exp(median(self.logs))
 
     @property
+    def spread(self) -> float:
+        """The difference of its largest and smallest log ratio."""
+        return max(self.logs) - min(self.logs)
+
+    @property
     def steady_ratio(self) -> float | None:
         """The ratio that a row says beside its time: 1 where the instructions are the same.
 
@@ -63,8 +68,7 @@ class Count:
         """
         if self.verdict == "SAME":
             return 1.0
-        spread = max(self.logs) - min(self.logs)
-        repeats = self.verdict != UNSTEADY or 2 * spread < abs(median(self.logs))
+        repeats = self.verdict != UNSTEADY or 2 * self.spread < abs(median(self.logs))
         return self.ratio if repeats else None
 
     @property
@@ -76,8 +80,10 @@ class Count:
     def why_open(self) -> str:
         """Why it decides nothing, in words.
 
-        >>> {Count(UNSTEADY, 1e5, [0.03 * sign] * 3).why_open for sign in (1, -1)}
+        >>> {Count(UNSTEADY, 1e5, logs).why_open for logs in ([0.03] * 3, [-0.03] * 3)}
         {'too few pairs to confirm it'}
+        >>> {Count(UNSTEADY, 1e5, logs).why_open for logs in ([0.03] * 6, [-0.03, 0.03])}
+        {'the count does not repeat'}
         """
         is_one_sided = min(self.logs) * max(self.logs) > 0
         if is_one_sided and len(self.logs) < FEWEST_TO_CHANGE:
@@ -94,8 +100,7 @@ class Count:
         return abs(mean(self.logs)) + _error(self.logs, SHOWN_LEVEL) < math.log1p(smallest)
 
     def __str__(self) -> str:
-        spread = max(self.logs) - min(self.logs)
-        pairs = f"in {len(self.logs)} pairs, which differ by {spread:.2%}"
+        pairs = f"in {len(self.logs)} pairs, which differ by {self.spread:.2%}"
         return f"{self.ratio - 1:+.2%} instructions {pairs}"
 
 

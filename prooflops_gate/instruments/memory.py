@@ -50,7 +50,7 @@ class Memory:
     def measure(self, measured: Measured, _: float) -> None:
         self.has_begun = True
         for name, (before, after) in measured.pairs.items():
-            if before.resources or after.resources:
+            if after.resources:
                 old, new = self.both.setdefault(name, ([], []))
                 old.append(before)
                 new.append(after)

@@ -255,7 +255,7 @@ def excluded(effect: Effect) -> str:
     _, high, level = effect.bounds(SHOWN_LEVEL)
     if level >= 0.5:
         return "one pair excludes nothing"
-    sure = f"({math.floor(100 * (1 - level) + 0.5)}% sure)"
+    sure = f"({1 - level:.0%} sure)"
     return f"slower by {high - 1:.1%} at most {sure}" if high > 1 else f"not slower {sure}"
 
 

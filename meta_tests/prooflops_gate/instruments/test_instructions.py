@@ -174,6 +174,7 @@ def test_time_and_instructions_decide_together(by_time, effect, count, alone, ve
     decided = by_both(row, count, 0.03, alone=alone)
     assert (decided.verdict, decided.by) == (verdict, by), decided.note
     is_unsteady_and_open = count.verdict == UNSTEADY and verdict == "INCONCLUSIVE"
+    assert str(count) in decided.note
     assert decided.note.endswith(f": {count.why_open}") is is_unsteady_and_open
 
 
