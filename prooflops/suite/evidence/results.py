@@ -25,11 +25,7 @@ def registry_here() -> Registry:
 
 def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
     """The outcomes of a test that has ended; one without a report is an error."""
-    found = []
-    for each in row["outcomes"]:
-        # Evidence of before says whose fault a crash may be.
-        facts = {key: value for key, value in each.items() if key != "fault"}
-        found.append(Outcome(**{**facts, "figures": tuple(each["figures"])}))
+    found = [Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]]
     return found or [Outcome(test, "error", row["reason"], cases=0)]
 
 
