@@ -33,9 +33,11 @@ if os.environ["RANK"] == "1":
     torch.nn.Linear.forward = forward
 """
 
-# The result of an all-reduce is wrong on rank 1, and after that an all-gather fails there.
+# The result of an all-reduce is wrong on rank 1, and after that an all-gather fails there, beside
+# a thread that would keep the process alive.
 WRONG_RANK = """
 import os
+import threading
 import torch.distributed as dist
 
 usual = dist.all_reduce
@@ -45,6 +47,7 @@ def all_reduce(tensor, **options):
     tensor[0] += 1
 
 def all_gather(*arguments, **options):
+    threading.Timer(10, print, ["outlived", "its failure"]).start()
     raise RuntimeError("planted")
 
 if os.environ["RANK"] == "1":
@@ -175,6 +178,7 @@ def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong):
         f"the other rank ended {wrong.apart_s:.0f} s later: it waited for the timeout"
     )
     assert "[rank 1]" in wrong.said[1]
+    assert "outlived its failure" not in wrong.everything
     for rank, said in enumerate(wrong.said):
         assert (
             f"rank {rank} of 2 failed in bench/test_collectives.py::test_collective"

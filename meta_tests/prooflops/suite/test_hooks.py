@@ -190,7 +190,9 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(house):
         "--report=conftest.py": "conftest.py",
         "-q": "/proc/x",
     }
-    runs = run_pytest_for_each(house.root, folders, PROOFLOPS_HISTORY="/proc/x")
+    lines = ["--collect-only", *folders]
+    runs = run_pytest_for_each(house.root, lines, PROOFLOPS_HISTORY="/proc/x")
+    assert "cannot be written" not in runs.pop("--collect-only").output
     for option, run in runs.items():
         assert run.code == 4
         assert f"cannot be written to {folders[option]}: " in run.output

@@ -19,6 +19,7 @@ from prooflops.suite.fleet.nodes import NodeRun, Timing
 from prooflops.suite.fleet.slow import fleet
 from prooflops.suite.page.measurement import Measurement
 from prooflops_gate.history.records import as_text
+from prooflops_gate.page.section import Page, Section
 
 LATER = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
 
@@ -67,6 +68,15 @@ def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):
     code, said = compared(tmp_path, write_records(tmp_path / "first", RECORD, 1, 0.0))
     assert code == 0
     assert "only one run was given, so there is nothing to compare it with" in said
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_each_row_is_printed_or_counted(more):
+    said = []
+    rows = [[f"row {number}"] for number in range(command.MOST_PRINTED_ROWS + more)]
+    command.print_page(Page("", "", [Section("", [["head"], *rows])]), said.append)
+    assert sum("row " in line for line in said) == command.MOST_PRINTED_ROWS
+    assert [line for line in said if "more" in line] == ["and 1 more on the page"] * more
 
 
 def run_of(times_s=None, spreads=None, **facts):
