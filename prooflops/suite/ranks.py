@@ -131,7 +131,7 @@ class RankPlugin:
             call.excinfo and getattr(call.excinfo.value, "on_all_ranks", False)
         ):
             return report
-        self.failed_alone = False
+        self.failed_alone = True
         # The launcher names the rank that failed first.
         item.session.shouldfail = (
             f"rank {self.rank} of {self.size} failed in {item.nodeid}, so the job ends here; if it "
