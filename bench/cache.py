@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -54,7 +54,7 @@ def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf)
             LARGEST_CPU_FLUSH_BYTES, (caches.memory_bytes or math.inf) * LARGEST_SHARE_OF_MEMORY
         )
     size = int(min(wanted, limit))
-    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), wanted > limit, caches)
+    return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), caches)
 
 
 @dataclass(eq=False)
@@ -66,7 +66,6 @@ class Flush:
     """
 
     buffer: torch.Tensor
-    capped: bool
     caches: Caches
     calls: int = 0
 
@@ -74,27 +73,14 @@ class Flush:
         self.buffer.add_(1)
         self.calls += 1
 
-    @property
-    def bytes(self) -> int:
-        return self.buffer.nbytes
-
-    def checked_figures(self) -> dict[str, Any]:
-        """The size and effect of the flush, for the record.
-
-        Raises AssertionError if a read takes no longer after it.
-        """
+    def assert_works(self) -> None:
+        """Raises AssertionError if a read takes no longer after a flush."""
         __tracebackhide__ = True
         seen = self.check
         assert seen is None or not seen.still_hot, (
-            f"a flush of {self.bytes} bytes left the caches hot: a read after it takes {seen} as "
-            "long as from a warm cache"
+            f"a flush of {self.buffer.nbytes} bytes left the caches hot: a read after it takes "
+            f"{seen} as long as from a warm cache"
         )
-        return {
-            "flush_bytes": self.bytes,
-            "flush_capped": self.capped,
-            "last_level_cache_bytes": self.caches.last_level_bytes,
-            "flush_check": asdict(seen) if seen else None,
-        }
 
     @cached_property
     def check(self) -> FlushCheck | None:

@@ -25,7 +25,7 @@ from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
 from bench.products import Product
 from bench.rates import judged, share_of_units, shares_of_product
-from bench.rounds import NEAR_CEILING, Progress, no_progress, skip_as_too_slow
+from bench.rounds import NEAR_CEILING, Progress, no_progress
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
 from prooflops.precision import Float32Products
 from prooflops.timing import METHOD, median_interval
@@ -61,7 +61,6 @@ class Measure:
     conditions: Callable[[], AbstractContextManager[Any]] = lambda: nullcontext(NotRead())
     at_clock: Callable[[str, float], float | None] = lambda dtype, clock_hz: None
     progress: Progress = no_progress
-    _began: float = math.inf
 
     def __post_init__(self) -> None:
         self.brief = self.schedule.brief
@@ -81,21 +80,12 @@ class Measure:
         operator take 20 to 40 times as long beside busy processes, which no ceiling shows.
         """
         seconds, limit_s = math.inf, usual * self.schedule.pace.longest_call_s
-        self._began = perf_counter()
+        began = perf_counter()
         for _ in range(TRIALS_OF_A_CALL):
             seconds = min(seconds, self.timer.call_s(TimedCall(function))[0])
-            if seconds <= limit_s or perf_counter() - self._began > LONGEST_TRIALS * limit_s:
+            if seconds <= limit_s or perf_counter() - began > LONGEST_TRIALS * limit_s:
                 break
         self.schedule.pace.skip_if_longer(seconds, usual)
-
-    def skip_if_late(self) -> None:
-        """Skips if the benchmark has taken too long since `skip_if_slow`."""
-        seconds, limit_s = perf_counter() - self._began, self.schedule.pace.longest_s
-        if seconds > limit_s:
-            skip_as_too_slow(
-                f"it has taken {seconds:.2g} s, the limit is {limit_s:.2g} s: is other work "
-                "slowing it down?"
-            )
 
     def median_s(
         self,
@@ -293,12 +283,7 @@ class Measure:
         __tracebackhide__ = True
         assert self.flush is not None, "a cold benchmark needs a flush"
         flush = self.flush()
-
-        def look() -> None:
-            __tracebackhide__ = True
-            self.info.update(flush.checked_figures())
-
-        self.once(look)
+        self.once(flush.assert_works)
         return flush
 
     def _record_rounds(self, seconds: float, rounds: Rounds) -> None:

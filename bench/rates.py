@@ -81,13 +81,11 @@ def shares_of(
     The ceiling is measured again by a function that exceeds it.
     """
     rate, ceiling = work.flops / seconds, ceilings.flop_per_s(dtype)
-    remeasured = rate > ceiling
-    if remeasured:
+    if rate > ceiling:
         ceiling = ceilings.remeasure(dtype, function, work.flops)
     return {
         "peak_flop_per_s": peak,
         "mfu": mfu(work.flops, seconds, peak),
         "ceiling_flop_per_s": ceiling,
-        "ceiling_remeasured": remeasured,
         "share_of_ceiling": rate / ceiling,
     }

@@ -87,9 +87,6 @@ def test_stream(
     if level == MEMORY:
         request.getfixturevalue("bandwidths").note(stream, seconds)
     if exceeds and bound_bytes_per_s is not None:
-        measure.declare(
-            vendor_bytes_per_s=bound_bytes_per_s,
-            mbu=stream.work.bytes / seconds / bound_bytes_per_s,
-        )
+        measure.declare(mbu=stream.work.bytes / seconds / bound_bytes_per_s)
     if exceeds:
         delivery.check(kernel, stream.work.bytes, "B/s", stream.run)

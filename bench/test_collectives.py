@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
-from statistics import median
 from typing import Any
 
 import pytest
@@ -378,18 +377,14 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     alone_s = ranks.alone(single.step, rounds)
     own_s = ranks.own_seconds(single.step, rounds)
     ranks.name_stragglers(benchmark, own_s)
-    at_once_s = max(map(median, own_s))
     held = ranks.gather(held_by(training.optimizer))
     expected = expected_bytes(mode, shapes, ranks.size)
     for row, count in zip(benchmark.extra_info["ranks"], held, strict=True):
         row["optimizer_bytes"] = count
     benchmark.extra_info.update(
         alone_s=alone_s,
-        at_once_s=at_once_s,
         efficiency=alone_s / seconds,
-        communication_share=max(0.0, 1 - at_once_s / seconds),
         parameters=sum(shape.numel() for shape in shapes),
-        expected_optimizer_bytes=expected,
     )
     with ranks.together("optimizer bytes"):
         mine = held[ranks.rank]

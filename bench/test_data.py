@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain, cycle, islice
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import pytest
 
@@ -60,10 +59,8 @@ def appetite(device, sizing, pace, bound_flop_per_s, progress_of) -> Callable[[]
 @pytest.mark.parametrize("workers", WORKERS, ids="uint16-random-{}".format)
 def test_batches(workers, device, token_file, appetite, measure):
     batches = Batches(token_file, BATCH, SEQUENCE)
-    began = perf_counter()
     with loader(batches, workers, pin_memory=device.type == "cuda") as arriving:
         first = next(arriving)
-        startup_s = perf_counter() - began
         assert first[0].shape == (BATCH, SEQUENCE), (
             f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
         )
@@ -82,11 +79,8 @@ def test_batches(workers, device, token_file, appetite, measure):
     rate = BLOCK * BATCH * SEQUENCE / seconds
     measure.declare(
         workers=workers,
-        startup_s=startup_s,
         tokens_per_s=rate,
         bytes_per_s=rate * ITEM_BYTES,
-        appetite_tokens_per_s=appetite(),
-        headroom=rate / appetite(),
         bottleneck="loader" if rate < appetite() else "step",
     )
 

@@ -134,6 +134,6 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         )
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     measure.product(case, ceilings, own_kind=bursts, setup=rest, **labelled(dtype, device))
-    measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=rate)
+    measure.declare(regime=regime, shape=list(found.shape))
     if not bursts:
         delivery.product(dtype, case)

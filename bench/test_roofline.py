@@ -88,9 +88,7 @@ def place(
             # A process of the gate compares times alone.
             return
         reads = seen.read_bytes / seen.moved_bytes
-        peak, roof, remeasured = roofs(
-            kernel, seconds, reads, ceilings, bandwidths, fits_cache=fits_cache
-        )
+        peak, roof = roofs(kernel, seconds, reads, ceilings, bandwidths, fits_cache=fits_cache)
         vendor_peak = peak_flop_per_s(dtype)
         paper_ridge = None
         if vendor_peak and bound_bytes_per_s:
@@ -98,10 +96,8 @@ def place(
         launch_share = measure.info.get("launch_share", 0.0)
         measure.declare(
             roofline=True,
-            counted_bytes=seen.moved_bytes,
             read_share=reads,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
-            roof_remeasured=remeasured,
             roof_label=bandwidths.size.label,
             paper_ridge=paper_ridge,
             **position_under_roofs(work, seconds, peak, roof, launch_share),
@@ -147,21 +143,21 @@ def roofs(
     bandwidths: Bandwidths,
     *,
     fits_cache: bool,
-) -> tuple[float, float, str]:
-    """FLOP/s and bytes/s that bound a kernel, and which of them it exceeded.
+) -> tuple[float, float]:
+    """FLOP/s and bytes/s that bound a kernel; one that it exceeds is measured again.
 
-    That one is measured again. A kernel whose operands fit a cache may well exceed the bandwidth of
+    A kernel whose operands fit a cache may well exceed the bandwidth of
     the memory.
     """
     work = kernel.work
     peak, roof = ceilings.flop_per_s(kernel.dtype), bandwidths.bytes_per_s(reads)
     if work.flops / seconds <= attainable_flop_per_s(work.intensity, peak, roof):
-        return peak, roof, ""
+        return peak, roof
     if roof * work.intensity >= peak:
-        return ceilings.remeasure(kernel.dtype, kernel.run, work.flops), roof, "ceiling"
+        return ceilings.remeasure(kernel.dtype, kernel.run, work.flops), roof
     if fits_cache:
-        return peak, roof, ""
-    return peak, bandwidths.raised(reads, kernel.run, work.bytes), "bandwidth"
+        return peak, roof
+    return peak, bandwidths.raised(reads, kernel.run, work.bytes)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -22,8 +19,7 @@ from bench.products import Unsupported, product, product_bytes
 from bench.rates import shares_of
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, workload
 from prooflops import counted, timing
-from prooflops.memory import fake_copy, measured_memory, predicted_memory
-from prooflops.timing import alternating
+from prooflops.memory import measured_memory
 
 MODELS = tuple(ON_CPU)
 # A busy card takes it in 0.1 s; its counter moves every 20 to 100 ms.
@@ -34,7 +30,6 @@ STEPS_UNTIL_IT_LEARNS = 5
 # A loss that falls by less may do so by chance; the scaler of fp16 skips two of the five steps.
 LEAST_FALL = 0.01
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
-PAIRS = {"quick": 3, "default": 7, "thorough": 31}
 MICRO_BATCHES = 4
 # Difference between the gradients of micro-batches and of the whole batch: fp32, a thousand terms.
 ACCUMULATED_TOLERANCE = 1e-4
@@ -237,7 +232,7 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_accumulation(model, device, sizing, pace, measure):
+def test_accumulation(model, device, sizing, measure):
     work = workload(model, "fp32", device, sizing.fitting)
     step = Step(work, "fp32", device, micro_batches=MICRO_BATCHES)
     measure.once(partial(measure.skip_if_slow, step.gradients, SMALL_OPERATORS))
@@ -254,18 +249,15 @@ def test_accumulation(model, device, sizing, pace, measure):
         step_s(measure, step, examined)
         # A process of the gate compares times alone.
         return
-    ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure)
     seconds = step_s(measure, step, examined)
-    measure.declare(
-        micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds
-    )
+    measure.declare(micro_batches=MICRO_BATCHES, tokens_per_s=work.tokens / seconds)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, measure):
+def test_checkpointing(model, device, sizing, ceilings, peak_flop_per_s, measure):
     every = 2 if model == "deep-linear" else 1
     work = workload(model, "fp32", device, sizing.fitting)
-    plain, spared = (work.flops(every) for every in (0, every))
+    spared = work.flops(every)
     steps = {every: Step(work, "fp32", device, checkpoint_every=every) for every in (0, every)}
     measure.once(partial(measure.skip_if_slow, steps[every].gradients, SMALL_OPERATORS))
 
@@ -285,16 +277,11 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
         step_s(measure, steps[every], examined)
         # A process of the gate compares times alone.
         return
-    foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
-    ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure)
     seconds = step_s(measure, steps[every], examined)
     measure.declare(
         checkpoint_every=every,
-        time_ratio=ratio,
-        flop_ratio=spared.hardware / plain.hardware,
         held_bytes=held[every],
         saved_bytes=held[0] - held[every],
-        predicted_saved_bytes=foreseen[0] - foreseen[every],
     )
     record_rates(measure, work, steps[every], spared, seconds, ceilings, peak_flop_per_s("fp32"))
 
@@ -306,43 +293,6 @@ def held_bytes(step: Step) -> int:
         memory.mark("forward")
     del loss
     return memory.phases["forward"].live_bytes
-
-
-def predicted_held_bytes(step: Step) -> int:
-    """The prediction of `held_bytes`, for the kernels of a CPU."""
-    with predicted_memory(step.device, workspaces=False) as memory:
-        fake = copy.copy(step)
-        fake.net = fake_copy(step.module, step.device)
-        data, targets = (
-            torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (step.data, step.targets)
-        )
-        memory.mark("built")
-        loss = fake.forward(data, targets)
-        memory.mark("forward")
-        del loss
-    return memory.phases["forward"].live_bytes - memory.phases["built"].live_bytes
-
-
-def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """The ratio of two steps' times, as the median over pairs.
-
-    The order within the pairs alternates.
-    """
-    timer = timing.clock(device)
-
-    def seconds(step: Step) -> float:
-        start = timer()
-        step()
-        return timer() - start
-
-    measure.skip_if_late()
-    slow(), fast()
-    ratios = []
-    for slow_s, fast_s in islice(alternating(lambda: seconds(slow), lambda: seconds(fast)), pairs):
-        ratios.append(slow_s / fast_s)
-        measure.progress(f"{len(ratios)} of {pairs} pairs with the plain step")
-        measure.skip_if_late()
-    return median(ratios)
 
 
 @pytest.mark.needs("cuda")
