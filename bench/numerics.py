@@ -31,8 +31,8 @@ COLUMNS = 64
 def may_flush(dtype: str, device: torch.device) -> bool:
     """True if 0 is a legal outcome for a subnormal number, by what the format or the unit promises.
 
-    IEEE 754 keeps subnormals in fp64, fp32 and fp16, OCP's specifications in fp8 and fp4. No
-    standard requires it for bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
+    IEEE 754 keeps subnormals in fp64, fp32 and fp16, OCP's specification in fp8. No standard
+    requires it for bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
     Architecture Instruction Set Extensions, TDPBF16PS). An MI200 also flushes fp16 (AMD, MI200 MFMA
     behavior specifics), and Metal any dtype.
     """
@@ -70,15 +70,7 @@ def subnormals(
 
 
 def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
-    """The numbers in `dtype`, converted by the host.
-
-    Torch has no cast to fp4, which has two patterns a byte.
-    """
-    if dtype == "fp4_e2m1":
-        form = float_format(dtype)
-        values, places = numbers.unique(return_inverse=True)
-        codes = torch.tensor([form.encode(x, "saturate") for x in values.tolist()]).byte()[places]
-        return (codes[:, ::2] | codes[:, 1::2] << 4).to(device).view(torch.float4_e2m1fn_x2)
+    """The numbers in `dtype`, converted by the host."""
     return numbers.to(torch_dtype(dtype)).to(device)
 
 

@@ -13,7 +13,7 @@ from accounting.roofline import Work, matmul_work
 from prooflops.precision import Float32Products
 
 # Dtypes of results that are wider than the operands.
-RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
+RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16"}
 # Each operand has a scale in fp32, which no formula mentions.
 SCALES_BYTES = {"fp8_e4m3": 2 * 4}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
@@ -183,14 +183,6 @@ def multiplication(
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
-    # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales.
-    if dtype == "fp4_e2m1":
-        scales = [
-            torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device)
-            for x in (a, b.t())
-        ]
-        scale_a, scale_b = (x.to(torch.float8_e4m3fn) for x in scales)
-        return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
     if dtype.startswith("fp8"):
         one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(

@@ -21,7 +21,7 @@ from bench.products import Unsupported, float_format, torch_dtype
 from bench.streams import assert_bytes
 from prooflops.precision import Float32Products
 
-PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1")
+PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 ELEMENTS = {"quick": 2**20, "default": 2**23, "thorough": 2**26}
 
