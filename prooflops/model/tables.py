@@ -20,16 +20,12 @@ from prooflops.model.summary import (
     RULES,
     counts_of,
     first_names,
-    peak_classes,
     peak_text,
 )
 from prooflops.model.tree import count_text, figures_of, shown_branches, tree_of
 from prooflops_gate.console.tables import engineering, many, share
-from prooflops_gate.page.plot import Axis, Block, Plot, Rule
 from prooflops_gate.page.section import Section
 
-# A device's memory is drawn where the peak is at least this share of it.
-LEAST_SHARE_IN_SIGHT = 0.05
 MOST_ROWS = 10
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "trained", "FLOPs forward", "FLOPs backward", "kept"]
@@ -63,16 +59,15 @@ def answer_box(examination: Examination) -> Section:
     bound = "not measured here: `pytest --model` times a step"
     if step:
         bound = bound_sentence(step, examination.unknown)
-    peak, plot = peak_text(memory), None
+    peak = peak_text(memory)
     if memory and (total := memory.row(PEAK).known_bytes):
         device, capacity = _memory_of_device(examination)
         if capacity:
             part = f"{total / capacity:.1%}" if total > capacity / 1000 else "under 0.1%"
             peak += f"; {part} of the {bytes_text(capacity)} of {device}"
-        plot = peak_plot(memory, capacity, device)
     parts = (
         Section("N and FLOPs", [*counts_of(examination)], has_head=False),
-        Section("memory at the peak", [("peak", peak)], plot=plot, has_head=False),
+        Section("memory at the peak", [("peak", peak)], has_head=False),
         Section("what bounds the step", remarks=[bound]),
     )
     return Section("the answers", parts=parts, is_box=True)
@@ -86,30 +81,6 @@ def _memory_of_device(examination: Examination) -> tuple[str, int | None]:
     device = examination.user_model.device
     is_here = device.type != "cuda" or torch.cuda.is_available()
     return str(device), machine.memory_bytes(device) if is_here else None
-
-
-def peak_plot(memory: StepMemory, capacity: int | None, device: str) -> Plot | None:
-    """A bar of the classes at the peak, with the device's memory where it is in sight."""
-    classes = peak_classes(memory)
-    if not classes:
-        return None
-    blocks = []
-    end = 0
-    for series, (name, size) in enumerate(classes.items()):
-        title = f"{name}: {bytes_text(size)}"
-        blocks.append(Block(0, end, end + size, title, series))
-        end += size
-    in_sight = capacity is not None and end >= LEAST_SHARE_IN_SIGHT * capacity
-    rules = [Rule(capacity, f"memory of {device}")] if capacity and in_sight else []
-    return Plot(
-        "the peak by class",
-        Axis("bytes at the peak, predicted", "B", low=0.0),
-        Axis(rows=("peak",)),
-        blocks=blocks,
-        rules=rules,
-        legend=tuple(classes),
-        height=120.0,
-    )
 
 
 def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prooflops_gate.console.tables import engineering, visible
 from prooflops_gate.page.escape import escaped
-from prooflops_gate.page.plot import Axis, Block, Line, Plot, Point, Rule
+from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Bar
 
 WIDTH = 640.0
@@ -27,7 +27,6 @@ CHARACTER_WIDTH = 6.6
 LONGEST_NAME = 34
 SERIES_COLOURS = 8
 RADIUS = 4.5
-BLOCK_SHARE_OF_ROW_HEIGHT = 0.62
 MARGIN_SHARE_OF_AXIS_RANGE = 0.06
 # Outlines of markers: {x} {y} is the centre, {r} the radius, {l} and {R} the left and right edge,
 # {t} and {b} the top and bottom one.
@@ -54,9 +53,6 @@ class Scale:
 
     def __init__(self, axis: Axis, values: Sequence[float], start: float, end: float) -> None:
         self.axis, self.start, self.end = axis, start, end
-        if axis.rows:
-            self.low, self.high = -0.5, len(axis.rows) - 0.5
-            return
         known = [self._of(value) for value in values]
         low = self._of(axis.low) if axis.low is not None else min(known, default=0.0)
         high = self._of(axis.high) if axis.high is not None else max(known, default=1.0)
@@ -72,9 +68,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> Mapping[float, str]:
-        """The text of each tick: names of rows, what the axis states, or round values."""
-        if self.axis.rows:
-            return {place: name_of(name) for place, name in enumerate(self.axis.rows)}
+        """The text of each tick: what the axis states, or round values."""
         if self.axis.ticks is not None:
             return self.axis.ticks
         return {value: _tick(value, self.axis.unit) for value in self._round_values()}
@@ -125,9 +119,6 @@ def svg(plot: Plot) -> str:
     rows = _label_rows(plot.rules, x)
     y.end += LEGEND_LINE if plot.legend else 0
     y.end += RULE_LABEL_HEIGHT * (max(rows, default=-1) + 1)
-    top = y.end
-    if plot.y.rows:
-        y.start, y.end = y.end, y.start
     is_group = any(point.link for point in plot.points)
     role = "group" if is_group else "img"
     size = f"0 0 {WIDTH:g} {plot.height:g}"
@@ -135,9 +126,8 @@ def svg(plot: Plot) -> str:
         f'<svg viewBox="{size}" role="{role}" aria-label="{escaped(plot.title)}">',
         *_legend([name_of(name) for name in plot.legend]),
         *_axes(plot, x, y, bottom),
-        *(_rule(rule, row, x, top, bottom) for rule, row in zip(plot.rules, rows, strict=True)),
+        *(_rule(rule, row, x, y.end, bottom) for rule, row in zip(plot.rules, rows, strict=True)),
         *(_line(line, x, y) for line in plot.lines),
-        *(_block(block, x, y) for block in plot.blocks),
         *_points(plot.points, x, y),
         "</svg>",
     ]
@@ -148,13 +138,10 @@ def _values(plot: Plot) -> tuple[list[float], list[float]]:
     spots = [spot for line in plot.lines for spot in line.spots]
     spots += [(point.x, point.y) for point in plot.points]
     xs = [x for x, _ in spots] + [rule.x for rule in plot.rules]
-    for block in plot.blocks:
-        xs += [block.start, block.end]
     return xs, [y for _, y in spots]
 
 
 def _axes(plot: Plot, x: Scale, y: Scale, bottom: float) -> Iterator[str]:
-    top = min(y.start, y.end)
     heights = {y(place): name for place, name in y.ticks().items()}
     if plot.y.is_broken:
         heights[bottom] = _tick(0.0, plot.y.unit)
@@ -166,7 +153,7 @@ def _axes(plot: Plot, x: Scale, y: Scale, bottom: float) -> Iterator[str]:
         return
     for tick, text in x.ticks().items():
         at = x(tick)
-        yield f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
+        yield f'<path class="grid" d="M{at:.1f} {y.end:.1f}V{bottom:.1f}"/>'
         for number, line in enumerate(text.split("\n")):
             yield _below(line, at, bottom + 16 + LINE_HEIGHT * number)
     if plot.x.label:
@@ -221,16 +208,6 @@ def _line(line: Line, x: Scale, y: Scale) -> str:
     kind = "faint" if line.series is None else f"s{line.series % SERIES_COLOURS}"
     title = f"<title>{escaped(line.title)}</title>" if line.title else ""
     return f'<polyline class="line {kind}" points="{spots}">{title}</polyline>'
-
-
-def _block(block: Block, x: Scale, y: Scale) -> str:
-    height = BLOCK_SHARE_OF_ROW_HEIGHT * abs(y(1) - y(0))
-    start, end = x(block.start), x(block.end)
-    return (
-        f'<rect class="block s{block.series % SERIES_COLOURS}" x="{start:.1f}" '
-        f'y="{y(block.row) - height / 2:.1f}" width="{max(end - start, 0.5):.1f}" '
-        f'height="{height:.1f}"><title>{escaped(block.title)}</title></rect>'
-    )
 
 
 def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:

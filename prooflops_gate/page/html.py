@@ -18,7 +18,6 @@ POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {}; "
     "base-uri 'none'; form-action 'none'"
 )
-FIGURES = "The figures as a table"
 
 
 def html(page: Page) -> str:
@@ -147,7 +146,7 @@ def _content(section: Section, anchors: Collection[str], level: int) -> Iterator
     if section.rows and not section.has_head:
         yield from _facts(section.rows, anchors)
     elif section.rows:
-        yield from _table_or_fold(section, anchors)
+        yield from _table(section.rows, section.title, anchors)
     if section.remarks:
         yield '<ul class="plain">'
         yield from (f"<li>{inline(each, anchors)}</li>" for each in section.remarks)
@@ -183,17 +182,6 @@ def _part(part: Section, anchors: Collection[str], level: int) -> Iterator[str]:
         yield f'<p class="answer">{inline(part.answer, anchors)}</p>'
     yield from _content(part, anchors, level + 1)
     yield "</details>" if part.is_folded else "</article>"
-
-
-def _table_or_fold(section: Section, anchors: Collection[str]) -> Iterator[str]:
-    """The table; the one of a plot is folded, unless the plot's labels refer to it."""
-    has_labels = bool(section.plot and any(each.label for each in section.plot.points))
-    if section.plot and not has_labels:
-        yield f'<details class="data"><summary>{FIGURES}</summary>'
-        yield from _table(section.rows, section.title, anchors)
-        yield "</details>"
-    else:
-        yield from _table(section.rows, section.title, anchors)
 
 
 def _table(rows: Sequence[Sequence[str]], caption: str, anchors: Collection[str]) -> Iterator[str]:

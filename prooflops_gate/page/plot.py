@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of figures; with `rows` one of names, from the top."""
+    """An axis of figures."""
 
     label: str = ""
     unit: str = ""  # ticks have SI prefixes: "10 GB/s"
     is_log: bool = False
-    rows: Sequence[str] = ()
     low: float | None = None
     high: float | None = None
     # The text of each tick, whose lines stand one below the other. None: round values.
@@ -43,17 +42,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Block:
-    """A horizontal bar in a row."""
-
-    row: int
-    start: float
-    end: float
-    title: str
-    series: int = 0
-
-
-@dataclass(frozen=True)
 class Rule:
     """A vertical line with a label on top; `tone`: a class of style.css."""
 
@@ -72,7 +60,6 @@ class Plot:
     y: Axis
     points: Sequence[Point] = ()
     lines: Sequence[Line] = ()
-    blocks: Sequence[Block] = ()
     rules: Sequence[Rule] = ()
     # Names of the series, in their order.
     legend: Sequence[str] = ()
