@@ -76,9 +76,7 @@ def predicted_peak_bytes(model: Transformer, size: int, sequence: int, device: t
     return step.predict().peak_bytes
 
 
-def largest_batch(
-    room_bytes: float, peak_bytes: Callable[[int], float], most: int = MOST_BATCH
-) -> int:
+def largest_batch(room_bytes: float, peak_bytes: Callable[[int], float]) -> int:
     """The largest power of two that fits; 0 where not even 1 does.
 
     A step's memory is weights and optimizer state, plus a part in proportion to the batch. So two
@@ -88,7 +86,7 @@ def largest_batch(
     16
     """
     one, two = peak_bytes(1), peak_bytes(2)
-    batch = most
+    batch = MOST_BATCH
     while batch and one + (batch - 1) * (two - one) > room_bytes:
         batch //= 2
     return batch

@@ -284,8 +284,6 @@ def next_token_loss(logits):
     return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.long))
 
 
-def built(workloads, model, checkpoint_every=0, dtype=torch.float32):
+def built(workloads, model, checkpoint_every=0):
     """The workload on the device that is the default at the moment: meta where it is predicted."""
-    return workloads.build(
-        model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every
-    )
+    return workloads.build(model, device=torch.empty(0).device, checkpoint_every=checkpoint_every)
