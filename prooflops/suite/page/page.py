@@ -9,7 +9,7 @@ from prooflops.machine import processor
 from prooflops.reasons import TOO_SLOW
 from prooflops.suite.commands import of_tests
 from prooflops.suite.page import claims, delivery, highlights
-from prooflops.suite.page.plots import plots_of
+from prooflops.suite.page.plots import roofline
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import (
     benchmark_table,
@@ -57,7 +57,7 @@ def page_of(report: RunReport) -> Page:
                     anchor="unusual", absent="Nothing."),
             Section("Training steps", steps_table(report.benchmarks),
                     [*step_remarks(report.benchmarks)], anchor="steps", absent=ABSENT),
-            Section("Plots", parts=plots_of(report), anchor="plots", absent=ABSENT),
+            roofline(report),
             claims.claims_section(report),
             benchmarks_section(report),
             Section("Benchmarks without a result", unmeasured_table(report.unmeasured),
