@@ -27,9 +27,7 @@ Fitting = Callable[[int, Callable[[int], float], int], int]
 LEAST_BATCH = 4
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# A transformer wider than this has a lower rate, in proportion.
-LEARNING_RATE, WIDTH = 1e-3, 512
-# A deep linear net has this rate divided by its width and layers.
+# The learning rate is this divided by the model's width, and by the layers of a deep linear net.
 CHANGE_PER_STEP = 0.5
 PARTS = ("forward", "backward", "optimizer")
 
@@ -147,10 +145,10 @@ class Step:
             self.targets = torch.randn(work.batch, work.model.outputs, device=device)
         else:
             self.targets = torch.randint(work.model.vocab_size, self.data.shape, device=device)
-        rate = LEARNING_RATE * min(1.0, WIDTH / work.model.dim)
+        rate = CHANGE_PER_STEP / work.model.dim
         if isinstance(work.model, DeepLinear):
             keep_variance(self.module)
-            rate = CHANGE_PER_STEP / (work.model.dim * work.model.layers)
+            rate /= work.model.layers
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=rate)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe == "fp16")
 
