@@ -100,6 +100,35 @@ def test_beside_another_process_a_low_figure_is_not_checked(card):
     assert delivered(0.7, seen=beside_another)["met"], "an idle process slows nothing"
 
 
+def timed(device, seconds, conditions, **options):
+    """What a row of a launch that takes so long records."""
+    row = Delivery(
+        device,
+        Floors(device, Peaks(device), stated_floors(["launch=10e-6"])),
+        "a test",
+        {"conditions": conditions},
+        pace="quick",
+        conditions=partial(nullcontext, NOTHING),
+        causes=lambda *_: [],
+        **options,
+    )
+    row.check("launch", 0.0, "s", None, seconds=seconds)
+    return row.info.get("delivers")
+
+
+@pytest.mark.parametrize(
+    ("device", "busy"), [(CUDA, "other_processes"), (torch.device("cpu"), "contended")]
+)
+def test_other_work_may_have_lengthened_a_time_so_far(card, device, busy):
+    seen = {busy: True, "slowed_at_most": 2.0}
+    found = timed(device, 18e-6, seen)
+    assert (found["met"], found["most"]) == (None, pytest.approx(9e-6))
+    for seconds, read in ((22e-6, seen), (18e-6, {"slowed_at_most": 2.0})):
+        with pytest.raises(BelowFloor, match="possible cause: none found"):
+            timed(device, seconds, read)
+    assert timed(device, 1.0, {}, active=False) is None, "the gate compares times alone"
+
+
 def test_contention_explains_no_more_than_it_took(card):
     slowed = {"other_processes": 1, "slowed_at_most": 1.2}
     found = delivered(0.6, seen=slowed)
