@@ -33,9 +33,9 @@ class Asked:
     seconds: float
     least_rounds: int
     # An earlier process has examined the benchmark.
-    examined: bool = False
+    examined: bool
     # Gets the seconds that examining took.
-    leave_out: Callable[[float], None] = lambda seconds: None
+    leave_out: Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,4 @@ class BriefSchedule:
         """The number of rounds that fit into the requested seconds."""
         fitting = int(self.asked.seconds / (calls * call_s + timer.preparation_s(call)))
         number = max(self.asked.least_rounds, min(fitting, self.pace.most_rounds))
-        return Rounds(call_s, number, number)
+        return Rounds(call_s, number)

@@ -155,7 +155,8 @@ class Measure:
             f"the median time is {seconds} s, but should be positive: does the benchmark wait for "
             "the device?"
         )
-        self._record_rounds(seconds, rounds)
+        low, high = median_interval(self.benchmark.stats.stats.data) or (None, None)
+        self.info.update(rounds=rounds.number, ci_low=low, ci_high=high)
         if operators is not None and setup is None and not self.brief:
             self.info.update(launch.figures(function, seconds, operators, self.device))
         return seconds
@@ -286,18 +287,6 @@ class Measure:
         self.once(flush.assert_works)
         return flush
 
-    def _record_rounds(self, seconds: float, rounds: Rounds) -> None:
-        times = list(getattr(getattr(self.benchmark.stats, "stats", None), "data", ()))
-        interval = median_interval(times)
-        low, high = interval or (None, None)
-        if interval and interval[1] - interval[0] <= self.schedule.pace.width * seconds:
-            stopped_by = "interval"
-        elif rounds.number >= rounds.affordable:
-            stopped_by = "time"
-        else:
-            stopped_by = "pilot"
-        self.info.update(rounds=rounds.number, ci_low=low, ci_high=high, stopped_by=stopped_by)
-
 
 def check_another_call(
     function: Callable[[], object],
@@ -319,10 +308,7 @@ def looking(benchmark: Any, look: Callable[[], None]) -> Iterator[None]:
 
     No public hook of pytest-benchmark runs between two rounds of several calls.
     """
-    make_runner = getattr(benchmark, "_make_runner", None)
-    if make_runner is None:
-        yield
-        return
+    make_runner = benchmark._make_runner
 
     def looked(*arguments: Any) -> Any:
         look()

@@ -69,11 +69,10 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Seconds per call, the rounds to run, those the time allows, and figures for the record."""
+    """Seconds per call, the rounds to run, and figures for the record."""
 
     call_s: float
     number: int
-    affordable: int
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -229,4 +228,4 @@ class Schedule:
         number = rounds_for(self.pace.width, pilot, affordable)
         if sustained:
             number = min(max(number, math.ceil(SAMPLED_S / round_s)), affordable)
-        return Rounds(call_s, number, affordable, figures)
+        return Rounds(call_s, number, figures)

@@ -59,10 +59,11 @@ class Rounds:
         self.stats = Stats(median=median(self.kept))
 
 
-def measure(timer=perf_counter, pace=SHORT, *, device=CPU, seconds=None, **options):
+def measure(timer=perf_counter, pace=SHORT, *, device=CPU, seconds=None, schedule=None, **options):
     """A measurement by a clock, or one in which every round takes `seconds`."""
     rounds = Rounds(timer, seconds)
-    return Measure(rounds, device, Schedule(pace), CallTimer(device, timer), **options)
+    schedule = schedule or Schedule(pace)
+    return Measure(rounds, device, schedule, CallTimer(device, timer), **options)
 
 
 def supported(dtype, m=48, k=96, n=64):
@@ -70,3 +71,11 @@ def supported(dtype, m=48, k=96, n=64):
         return product(dtype, m, k, n, CPU)
     except Unsupported as reason:
         pytest.skip(str(reason))
+
+
+def skips(function):
+    try:
+        function()
+    except pytest.skip.Exception:
+        return True
+    return False

@@ -11,15 +11,16 @@ import torch
 
 from accounting.roofline import Work, matmul_work
 from bench import cache, launch, measuring, timing
+from bench.brief import Asked, BriefSchedule
 from bench.ceilings import PROBE, Ceilings
 from bench.products import product
-from bench.rates import shares_of
-from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
+from bench.rates import judged, shares_of
+from bench.rounds import FEWEST_ROUNDS, PACES, SAMPLED_S, Pace, rounds_for
 from bench.search import Found
-from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
+from meta_tests.bench.stand_ins import CPU, SHORT, measure, skips, supported
 from meta_tests.card.api import simulated
 from meta_tests.card.card import SHORTEST_KERNEL_S, Card
-from prooflops.machine.caches import Caches, caches_of
+from prooflops.machine.caches import caches_of
 from prooflops.machine.conditions import conditions
 from prooflops.machine.device import flop_per_s_at_clock
 from prooflops.timing import METHOD, clock, median_interval
@@ -73,15 +74,49 @@ def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted):
     assert run.info["warmup_s"] > sum(falling[10:])
 
 
-@pytest.mark.parametrize(("noise", "reason"), [(0.0, "interval"), (0.9, "time")])
-def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
+@pytest.mark.parametrize("noise", [0.0, 0.9])
+def test_rounds_narrow_the_interval_or_fill_the_time(scripted, noise):
     generator = random.Random(4)
     clock, call = scripted([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
     run = measure(clock, Pace(0.01, 0.02, 0.1, 1.0, width=0.01))
     seconds, info = run.median_s(call), run.info
-    assert (info["stopped_by"], info["method"]) == (reason, METHOD)
+    assert info["method"] == METHOD
     assert info["ci_low"] <= seconds <= info["ci_high"]
-    assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval")
+    is_narrow = info["ci_high"] - info["ci_low"] <= 0.01 * seconds
+    assert is_narrow or info["rounds"] * seconds == pytest.approx(0.1, rel=0.1)
+    assert is_narrow == (info["rounds"] == FEWEST_ROUNDS) == (not noise)
+
+
+@pytest.mark.parametrize("rival", ["", "another process"])
+def test_a_clock_must_see_half_of_the_time_of_the_host(scripted, rival):
+    clock, call = scripted([0.01])
+    seen = measuring.NotRead()
+    seen.rival = rival
+
+    def run(share):
+        return measure(lambda: share * clock(), conditions=lambda: nullcontext(seen))
+
+    waits = run(0.6)
+    waits.median_s(call)
+    assert waits.info["waited_share"] == pytest.approx(0.6)
+    refused = pytest.skip.Exception if rival else AssertionError
+    with pytest.raises(refused, match=rival or "the timer saw only 40% of the time"):
+        run(0.4).median_s(call)
+    with pytest.raises(AssertionError, match="should be positive"):
+        measure(clock, seconds=0.0).median_s(call)
+
+
+def test_a_process_of_the_gate_compares_times_alone():
+    looked, case = [], supported("fp32")
+    seen = measuring.NotRead(during={})
+    seen.before_round = partial(looked.append, 1)
+    schedule = BriefSchedule(Asked(0.0, 5, False, lambda _: None), SHORT)
+    run = measure(schedule=schedule, conditions=lambda: nullcontext(seen))
+    run.product(case, Ceilings(CPU, SHORT))
+    assert (run.info["counted_flops"], run.info["rounds"]) == (case.work.flops, 5)
+    assert run.info["ci_low"] is None, "five rounds have no interval of 95 %"
+    assert not looked
+    assert not run.info.keys() & {"launch_share", "mfu", "share_of_ceiling"}
 
 
 def test_a_set_up_as_long_as_its_call_leaves_time_for_half_of_the_rounds(scripted):
@@ -135,6 +170,20 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
         measure().work(lambda: a @ b, Work(1, 0), check=lambda _: None)
 
 
+@pytest.mark.parametrize(("dtype", "figure"), [("int8", "op_per_s"), ("bf16", "flop_per_s")])
+def test_a_rate_that_the_units_cannot_reach_is_refused(dtype, figure):
+    rates = partial(judged, Work(90, 30), 3.0, dtype, "work")
+    assert rates(flop_bound=30.0, bytes_bound=10.0) == {
+        figure: 30.0,
+        "bytes_per_s": 10.0,
+        "intensity": 3.0,
+    }
+    for too_low, unit in (({"flop_bound": 29.0}, "FLOP/s"), ({"bytes_bound": 9.0}, "B/s")):
+        with pytest.raises(AssertionError, match=f"{unit}, but the units do at most"):
+            rates(**too_low)
+    assert not judged(Work(0, 0), 3.0, None, "work")
+
+
 def test_launches_take_a_share_in_proportion_to_the_operators():
     def figures(seconds, operators):
         return launch.figures(int, seconds, operators, torch.device("cpu"))
@@ -172,12 +221,6 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
         run = measure(clock(device), device=device, flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + SHORTEST_KERNEL_S, abs=1e-6)
-
-
-@pytest.mark.parametrize("levels", [{}, {"L1": 2**15, "L2": 2**19}])
-def test_a_flush_is_tried_on_half_of_a_cores_second_level_where_it_is_known(levels):
-    found = cache.flush_of(CPU, Caches(levels, cores=2, memory_bytes=2**26)).check
-    assert (found and found.read_bytes) == (levels.get("L2", 0) // 4 or None)
 
 
 # ---- on a card ----
@@ -231,6 +274,44 @@ def test_on_a_card_each_call_follows_a_set_up(card):
     call_after_a_set_up(run, partial(torch.cuda._sleep, SECOND // 100))
 
 
+@pytest.mark.parametrize(
+    ("call_s", "setup", "of_a_round"),
+    # A single short call follows an untimed one, which hides its launch.
+    [(1e-4, None, 10), (0.005, None, 2), (0.02, None, 1), (0.005, int, 1)],
+)
+def test_the_calls_of_all_rounds_are_on_record(card, call_s, setup, of_a_round):
+    made = []
+
+    def call():
+        made.append(1)
+        torch.cuda._sleep(int(SECOND * call_s))
+
+    seen = measuring.NotRead()
+    seen.start_rounds = made.clear
+    run = measure(clock(card.device), device=card.device, conditions=lambda: nullcontext(seen))
+    run.median_s(call, setup=setup)
+    assert run.info["conditions"]["calls"] == len(made) == run.info["rounds"] * of_a_round
+
+
+@pytest.mark.parametrize(
+    ("times", "settled_s"),
+    [
+        # Its power limit slows a card after a while.
+        ([0.004] * 50 + [0.006], 0.006),
+        # It boosts, and falls for half a second.
+        ([0.004 + i * 1e-4 for i in range(60)], 0.0099),
+        # It never settles, and is watched for a second at most.
+        ([0.004 * 1.01**i for i in range(400)], 0.0138),
+    ],
+)
+def test_a_ceiling_is_measured_when_the_rate_has_settled(scripted, monkeypatch, times, settled_s):
+    clock, call = scripted(times)
+    monkeypatch.setattr("bench.ceilings.perf_counter", clock)
+    ceilings = Ceilings(torch.device("cuda"), SHORT, _best={"fp32": Found((1, 1, 1), 1e-3)})
+    ceilings.timer = clock
+    assert ceilings.remeasure("fp32", call, 1) == pytest.approx(1 / settled_s, rel=0.02)
+
+
 def test_the_ceiling_is_at_least_every_product_of_its_run():
     case, ceilings = supported("fp32"), Ceilings(CPU, SHORT)
     measure(seconds=10.0).product(case, ceilings)
@@ -262,6 +343,17 @@ def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, usua
     assert skips(partial(run.skip_if_slow, call, usual)) == is_skipped
 
 
+@pytest.mark.parametrize(("calls", "is_late"), [(8, False), (10, True)])
+def test_a_benchmark_whose_calls_together_take_too_long_is_skipped(scripted, calls, is_late):
+    clock, call = scripted([0.1])
+    run = measure(clock, Pace(0.0, 0.0, 0.0, 0.2, width=0.01, longest_s=1.0))
+    assert not skips(run.skip_if_late), "it has not begun"
+    run.skip_if_slow(call)
+    for _ in range(calls):
+        call()
+    assert skips(run.skip_if_late) == is_late
+
+
 @pytest.mark.parametrize(("flops", "is_skipped"), [(1e6, False), (1e18, True)])
 def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     supported("fp32")
@@ -279,14 +371,6 @@ def test_a_quiet_moment_is_as_fast_as_its_fastest_round_and_a_burst_as_its_faste
     assert slowed.burst_s("fp32", lambda: None) == 0.3
     faster = shares_of(lambda: None, Work(30, 0), 1.0, "fp32", slowed, None)
     assert faster["share_of_ceiling"] == 30 / slowed.flop_per_s("fp32") < 1
-
-
-def skips(function):
-    try:
-        function()
-    except pytest.skip.Exception:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32"])
