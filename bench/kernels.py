@@ -24,7 +24,6 @@ from accounting.roofline import (
     softmax_work,
 )
 from bench.checks import in_fp64
-from bench.launch import LARGEST_LAUNCH_SHARE
 from bench.streams import Stream
 
 PAGE_BYTES = 4096
@@ -35,21 +34,6 @@ LAYER = (4096, 4096)
 TOLERANCE = 64 * 2.0**-24
 # Rows in each of the three parts of a result that are checked.
 CHECKED_ROWS = 64
-
-
-def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
-    """The limit of an operation: "launch", "memory" or "compute".
-
-    A launch is the limit if it takes at least LARGEST_LAUNCH_SHARE of the time. Otherwise memory
-    is, if the intensity lies below the ridge. How near the operation comes to its roof is not
-    considered: far below it, the kernel itself is the limit.
-
-    >>> bound_of(0.25, 295.0), bound_of(341.0, 295.0), bound_of(0.25, 295.0, launch_share=0.7)
-    ('memory', 'compute', 'launch')
-    """
-    if launch_share >= LARGEST_LAUNCH_SHARE:
-        return "launch"
-    return "memory" if intensity < ridge else "compute"
 
 
 @dataclass(frozen=True)

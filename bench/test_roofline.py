@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from accounting.roofline import Work, attainable_flop_per_s, ridge_point
+from accounting.roofline import attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.ceilings import Ceilings
-from bench.kernels import KERNELS, Kernel, bound_of
+from bench.kernels import KERNELS, Kernel
 from bench.streams import Bandwidths, assert_bytes, operand_elements, wanted_multiple
 from prooflops import counted
 
@@ -93,14 +93,13 @@ def place(
         paper_ridge = None
         if vendor_peak and bound_bytes_per_s:
             paper_ridge = ridge_point(vendor_peak, bound_bytes_per_s)
-        launch_share = measure.info.get("launch_share", 0.0)
         measure.declare(
-            roofline=True,
             read_share=reads,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
             roof_label=bandwidths.size.label,
             paper_ridge=paper_ridge,
-            **position_under_roofs(work, seconds, peak, roof, launch_share),
+            ceiling_flop_per_s=peak,
+            roof_bytes_per_s=roof,
         )
 
     return placed
@@ -117,22 +116,6 @@ def counted_work(kernel: Kernel) -> counted.CountedWork:
         f"{kernel.more_flops:+d} by convention ({kernel.why or 'none differs'})"
     )
     return seen
-
-
-def position_under_roofs(
-    work: Work, seconds: float, peak: float, roof: float, launch_share: float
-) -> dict[str, object]:
-    """The place of a kernel's rate under its machine's FLOP/s and bytes/s, and its limit."""
-    attainable = attainable_flop_per_s(work.intensity, peak, roof)
-    ridge = ridge_point(peak, roof)
-    return {
-        "ceiling_flop_per_s": peak,
-        "roof_bytes_per_s": roof,
-        "attainable_flop_per_s": attainable,
-        "share_of_attainable": work.flops / seconds / attainable,
-        "ridge": ridge,
-        "bound": bound_of(work.intensity, ridge, launch_share),
-    }
 
 
 def roofs(

@@ -138,7 +138,7 @@ def _under_the_roofs(
         roof, attainable = roof * rate / attainable, rate
     share = rate / attainable
     bound = bench.info.get("bound")
-    if bound in ("memory", "compute"):
+    if bound != "launch":
         bound = "memory" if intensity < ridge else "compute"
         bound = bound if share >= LEAST_SHARE_OF_A_ROOF else NEITHER
     return {

@@ -86,7 +86,7 @@ def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
     """The benchmarks placed under the roofs."""
-    return [bench for bench in benchmarks if bench.info.get("roofline") and bench.has(*PLACED)]
+    return [bench for bench in benchmarks if bench.has(*PLACED)]
 
 
 def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:

@@ -287,7 +287,7 @@ def test_the_memory_has_one_figure_its_fastest_stream_by_the_strictest_floor(rep
 )
 def test_a_kernel_within_its_spread_of_its_roof_is_at_it(flop_per_s, spread, share):
     placed = {"dtype": "fp32", "ceiling_flop_per_s": 9e12, "roof_bytes_per_s": 1e12}
-    info = placed | {"intensity": 1.0, "flop_per_s": flop_per_s, "bound": "memory"}
+    info = placed | {"intensity": 1.0, "flop_per_s": flop_per_s}
     product = Measurement("matmul[x]", "p", 1.0, 0.9, {"dtype": "fp32", "flop_per_s": 9.9e12})
     kernel, product = reconciled([Measurement("kernel[x]", "k", 1.0, spread, info), product])
     assert kernel.number("share_of_attainable") == pytest.approx(share)
