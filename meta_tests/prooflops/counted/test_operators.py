@@ -281,6 +281,29 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do():
     assert others == [layer] * 2
 
 
+@pytest.mark.skipif(not hasattr(aten, "_fused_rms_norm_backward"), reason="torch has none")
+@pytest.mark.parametrize(
+    ("weight", "wanted", "steps"),
+    [
+        # The input times its rate, times the gradient, and their sum over a row; the product of
+        # both is subtracted, and the rest times the rate.
+        (None, [True, False], 6),
+        # The gradient times the weight.
+        (wide[0], [True, False], 7),
+        # The input times its rate, times the gradient, and their sum over a column.
+        (wide[0], [False, True], 3),
+        (wide[0], [True, True], 9),
+    ],
+)
+def test_a_fused_norm_costs_what_its_steps_do(weight, wanted, steps):
+    on_meta = None if weight is None else weight.to("meta")
+    x, rates = wide.to("meta"), wide[:, :1].to("meta")
+    fused = flops_of(partial(aten._fused_rms_norm, x, [10], on_meta, 1e-5))
+    assert fused.elementwise == flops_of(partial(F.rms_norm, wide, [10], weight)).elementwise
+    gradient = partial(aten._fused_rms_norm_backward, x, x, [10], rates, on_meta, wanted)
+    assert flops_of(gradient).elementwise == steps * 60
+
+
 def step_flops(kind, **options):
     """Elementwise FLOPs of an optimizer's second step on two parameters, 38 elements together."""
     parameters = [normal(5, 7, requires_grad=True), normal(3, requires_grad=True)]

@@ -119,6 +119,47 @@ def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None, m
     return " ".join(ran), kept
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_root_mean_square_norm_keeps_its_input_and_a_number_for_each_row(is_trained):
+    with predicted_memory("cuda") as held:
+        options = {"dtype": torch.bfloat16, "device": "cuda"}
+        x = torch.empty(4, 8, **options, requires_grad=True)
+        weight = torch.empty(8, **options, requires_grad=is_trained)
+        out = functional.rms_norm(x, (8,), weight)
+        held.mark("forward")
+        out.backward(out)
+    assert held.phases["forward"].live_bytes == 2 * (4 * 8 + 8 + 4 * 8) + 4 * 4
+    assert (x.grad.shape, weight.grad is not None) == (x.shape, is_trained)
+
+
+LOW, WIDE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "dtypes", "expected"),
+    [
+        (torch.mv, (WIDE, WIDE), LOW),
+        (torch.mv, (DOUBLE, DOUBLE), DOUBLE),
+        (torch.dist, (LOW, LOW), WIDE),
+        (lambda x, _: x.exp(), (DOUBLE, LOW), DOUBLE),
+        (lambda x, _: x.softmax(1), (LOW, LOW), WIDE),
+        (lambda x, _: x.softmax(1, LOW), (LOW, LOW), LOW),
+        (lambda x, _: x.cumsum(0, dtype=LOW), (LOW, LOW), LOW),
+        (lambda x, _: x.sum(), (DOUBLE, LOW), DOUBLE),
+        (partial(torch.tensordot, dims=1), (LOW, LOW), LOW),
+        (partial(torch.tensordot, dims=1), (WIDE, LOW), WIDE),
+        (partial(torch.tensordot, dims=1), (LOW, WIDE), WIDE),
+    ],
+)
+def test_autocast_on_an_absent_card_chooses_the_dtypes_of_a_card(call, dtypes, expected):
+    with predicted_memory("cuda"), torch.autocast("cuda", LOW):
+        matrix, vector = (
+            torch.empty(shape, dtype=dtype, device="cuda")
+            for shape, dtype in zip(((8, 8), (8,)), dtypes, strict=True)
+        )
+        assert call(matrix, vector).dtype == expected
+
+
 FLASH = "flash_attention_backward"
 EFFICIENT = "efficient_attention_backward"
 MATH = "bmm"

@@ -1,10 +1,12 @@
 """Inputs, targets and parameters are predicted as they lie in memory, or refused by name."""
 
+import threading
 from itertools import permutations
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 import prooflops
@@ -129,6 +131,45 @@ def test_another_layout_is_refused_by_name(made, kind):
     message = f"a tensor of the inputs or targets must be plain and strided, got a {kind}"
     with pytest.raises(TypeError, match=message):
         TrainingStep(nn.Linear(64, 64), inputs, torch.mean).predict()
+
+
+def with_a_traced_part():
+    return nn.Sequential(torch.jit.trace(nn.Linear(8, 1), torch.ones(1, 8)))
+
+
+def compiled_in_place():
+    net = nn.Sequential(nn.Linear(8, 1))
+    net[0].compile(backend="eager")
+    return net
+
+
+def sharded():
+    net = nn.Sequential(nn.Linear(8, 1))
+    # One process alone makes no group; the class is what is recognised.
+    net[0].__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
+    return net
+
+
+def with_a_lock():
+    net = nn.Sequential(nn.Linear(8, 1))
+    net[0].kept = {"lock": threading.Lock()}
+    return net
+
+
+UNCOPIED = [
+    (sharded, "its part 0 is sharded by FSDP and cannot be copied; .* as it was before FSDP"),
+    (with_a_lock, "its part 0 has 'kept' of type dict, which cannot be copied .*_thread.lock"),
+    (with_a_traced_part, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
+    (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
+]
+
+
+# torch deprecates TorchScript, which people still bring.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(("make", "what"), UNCOPIED)
+def test_what_cannot_be_copied_is_refused_by_its_name(make, what):
+    with pytest.raises(TypeError, match=what):
+        fake_copy(make(), "cpu")
 
 
 IMAGES = (4, 6, 8, 8)

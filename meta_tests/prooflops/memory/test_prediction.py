@@ -31,6 +31,7 @@ from prooflops.memory import (
     repetition,
     without_compiler,
 )
+from prooflops.memory.allocations import measured_memory
 from prooflops.timing import one_thread
 
 
@@ -157,6 +158,19 @@ def test_an_operator_of_the_users_is_asked_each_time_and_a_number_keeps_its_valu
         assert [grow(x).numel() for _ in range(3)] == [0, 1, 2]
         x.add(1)
         assert torch.tensor(3).add(1).item() == 4
+
+
+@pytest.mark.parametrize("number", [True, 3, 0.5, 2j])
+@pytest.mark.parametrize("call", [torch.mul, torch.div])
+def test_a_product_keeps_its_number_until_its_node_is_gone(call, number):
+    def held_by(memory):
+        with memory("cpu") as held:
+            out = call(torch.ones(8, requires_grad=True), number)
+            held.mark("product")
+            del out
+        return held.phases["product"].live_bytes, held.live_bytes
+
+    assert held_by(predicted_memory) == held_by(measured_memory)
 
 
 def strided(shape, stride, offset=0, dtype=torch.float32):
