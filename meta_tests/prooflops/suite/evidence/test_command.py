@@ -316,6 +316,6 @@ def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     runner = f"{sys.executable} -m prooflops.suite.evidence"
     assert last == f"to resume: {runner} --resume {file.path}"
     given = f"--timeout 8 {' '.join(options)}"
-    assert f"repeat it: {runner} {given}" in output
+    assert f"run it to its end: {runner} {given}" in output
     assert file.rows("over")[-1]["stopped"] == "interrupted"
     assert [*file.ended()] == ["test_claims/test_demo.py::test_first"]
