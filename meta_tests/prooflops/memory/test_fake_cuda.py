@@ -100,18 +100,22 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
     assert got == should
 
 
-def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None, masks=()):
+def kept_by_attention(
+    dtype, kv_heads=4, mask=None, width=16, capability=None, masks=(), value_width=None
+):
     """The operators of a step of attention, and the bytes that it keeps beside its operands."""
+    value_width = value_width or width
     with predicted_memory("cuda", compute_capability=capability) as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
-        value = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
+        value = torch.empty(2, kv_heads, 10, value_width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(*masks, 10, 10, dtype=mask, device="cuda")
         held.mark("operands")
         out = functional.scaled_dot_product_attention(
             query, key, value, mask, enable_gqa=kv_heads != 4
         )
         held.mark("out")
+        assert out.shape == (2, 4, 10, value_width)
         ran = []
         with Trace(lambda operation: ran.append(str(operation.operator))):
             out.sum().backward()
@@ -132,7 +136,37 @@ def test_a_root_mean_square_norm_keeps_its_input_and_a_number_for_each_row(is_tr
     assert (x.grad.shape, weight.grad is not None) == (x.shape, is_trained)
 
 
-LOW, WIDE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_weight", "shape", "options", "is_cudnn"),
+    [
+        (WIDE, WIDE, (4, 3, 5), {}, True),
+        (DOUBLE, DOUBLE, (4, 3, 5), {}, True),
+        (HALF, WIDE, (4, 3, 5), {}, True),
+        (HALF, HALF, (4, 3, 5), {}, False),
+        (LOW, LOW, (4, 3, 5), {}, False),
+        (WIDE, WIDE, (880_801, 1, 1), {}, True),
+        (WIDE, WIDE, (880_802, 1, 1), {}, False),
+        (WIDE, WIDE, (4, 3), {}, False),
+        (WIDE, WIDE, (4, 3, 5), {"training": False}, False),
+        (WIDE, WIDE, (4, 3, 5), {"weight": None}, False),
+        (WIDE, WIDE, (4, 3, 5), {"bias": None}, False),
+        (WIDE, WIDE, (4, 3, 5), {"enabled": False}, False),
+    ],
+)
+def test_cudnn_normalises_the_batches_that_it_accepts(dtype, of_weight, shape, options, is_cudnn):
+    ran = []
+    with predicted_memory("cuda"), Trace(lambda operation: ran.append(str(operation.operator))):
+        given = {
+            name: torch.empty(shape[1], dtype=of_weight, device="cuda")
+            for name in ("running_mean", "running_var", "weight", "bias")
+        }
+        given |= {"training": True, "enabled": True, **options}
+        with torch.backends.cudnn.flags(enabled=given.pop("enabled")):
+            functional.batch_norm(torch.empty(shape, dtype=dtype, device="cuda"), **given)
+    assert ("aten.cudnn_batch_norm.default" in ran) == is_cudnn, ran
 
 
 @pytest.mark.parametrize(
@@ -162,6 +196,7 @@ def test_autocast_on_an_absent_card_chooses_the_dtypes_of_a_card(call, dtypes, e
 
 FLASH = "flash_attention_backward"
 EFFICIENT = "efficient_attention_backward"
+CUDNN = "cudnn_attention_backward"
 MATH = "bmm"
 SEQUENCES, HEADS, QUERIES = 2, 4, 10
 ROWS = SEQUENCES * HEADS * QUERIES
@@ -179,7 +214,7 @@ BESIDE_RESULT_BYTES = {
         (torch.bfloat16, {}, FLASH, ROWS * 16),
         (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16),
         # Operands and result in rows of a multiple of 8.
-        (torch.bfloat16, {"width": 20}, FLASH, 4 * ROWS * 24),
+        (torch.bfloat16, {"width": 19}, FLASH, 4 * ROWS * 24),
         (torch.bfloat16, {"width": 257}, MATH, None),
         (torch.float32, {}, EFFICIENT, ROWS * 16),
         # A mask is kept as numbers, in rows of a multiple of 8.
@@ -191,6 +226,14 @@ BESIDE_RESULT_BYTES = {
         (torch.bfloat16, {"capability": (7, 5)}, MATH, None),
         (torch.float32, {"kv_heads": 2}, MATH, None),
         (torch.bfloat16, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
+        (torch.float64, {}, MATH, None),
+        (torch.bfloat16, {"value_width": 8}, EFFICIENT, None),
+        (torch.bfloat16, {"capability": (9, 0), "value_width": 128}, CUDNN, None),
+        (torch.bfloat16, {"capability": (10, 0), "kv_heads": 2, "mask": LOW}, CUDNN, None),
+        (torch.bfloat16, {"capability": (9, 0), "width": 20}, FLASH, None),
+        (torch.bfloat16, {"capability": (9, 0), "value_width": 136}, EFFICIENT, None),
+        (torch.bfloat16, {"capability": (12, 0)}, FLASH, None),
+        (torch.float32, {"capability": (9, 0)}, EFFICIENT, None),
     ],
 )
 def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, operator, numbers):
