@@ -1,7 +1,6 @@
 """Floors are decided on values; a few simulated cards show the way from a slow one to its cause."""
 
 import json
-import re
 from contextlib import nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -17,13 +16,12 @@ from bench.streams import Arrays
 from bench.transfers import transfer
 from meta_tests.card.api import simulated
 from meta_tests.card.card import Card
-from meta_tests.conftest import ROOT, run_pytest_for_each
 from prooflops import timing
 from prooflops.machine import health
 from prooflops.machine.conditions import conditions
 from prooflops.precision import Float32Products
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
-from prooflops.suite.peaks import Peaks, stated_peaks
+from prooflops.suite.peaks import Peaks
 
 CUDA = torch.device("cuda", 0)
 H100 = "H100 SXM5 80GB"
@@ -225,47 +223,6 @@ def test_the_better_of_two_measurements_counts_at_the_clock_that_ran(card):
     first = found["share"] * 0.5 / 0.9
     with pytest.raises(BelowFloor, match=f"{first:.0%}".replace("%", " %")):
         deliver("bf16", slower_at_first=0.9)
-
-
-H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
-IMPOSSIBLE = {
-    "--floor=bf17=0.7": "the figure must be one of bf16, fp16",
-    "--reference=": "--reference= is empty: name one, or drop it",
-    "--report=": "--report= is empty",
-    "--reference=missing.json": "must be a run record or a file of make evidence: No such file",
-    "--reference=pyproject.toml": "--reference pyproject.toml must be a run record",
-    f"--reference={H200} --device=cpu": (
-        "is the record of a NVIDIA H200 (cuda), and this device is a "
-    ),
-}
-
-
-def test_impossible_floors_are_refused_before_anything_runs():
-    lines = [f"-p no:cacheprovider bench/test_launch.py {options}" for options in IMPOSSIBLE]
-    runs = run_pytest_for_each(ROOT, lines).values()
-    for run, saying in zip(runs, IMPOSSIBLE.values(), strict=True):
-        assert run.code == 4
-        assert saying in run.output
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("memory=", "the number is missing, as in memory="),
-        ("memory=nan", "must be a finite number above 0, got 'nan'"),
-        ("link=52", "52.0 B/s is impossible; in bytes per second, 52 GB/s is link=52e9"),
-        ("launch=8e-9", "8 ns is impossible; in seconds"),
-    ],
-)
-def test_a_floor_that_nothing_can_miss_or_meet_is_refused_with_its_unit(text, message):
-    with pytest.raises(ValueError, match=f"^--floor {text}: .*{re.escape(message)}"):
-        stated_floors([text])
-
-
-@pytest.mark.parametrize("text", ["bf16", "=989e12", "bf16=989", "bf16=989e15", "bf16=inf"])
-def test_a_peak_that_no_device_has_is_refused(text):
-    with pytest.raises(ValueError, match=f"^--peak {text}: "):
-        stated_peaks([text])
 
 
 BENCHMARK = {
