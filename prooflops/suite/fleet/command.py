@@ -54,7 +54,7 @@ def publish(
 
 
 def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
-    """The page of a comparison: changes and slow machines, then the tables that have rows."""
+    """The page of a comparison: changes and slow machines, then the tables."""
     slow = [machine for fleet in found for machine in fleet.slow]
     shown = side_by_side.columns(runs, [machine.node for machine in slow])
     lead = [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
@@ -75,7 +75,7 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
         lead=[f"{line}." for line in lead],
         warnings=[f"Partial run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
-            Section("Slow machines", [SLOW_HEAD, *rows] if rows else ()),
+            Section("Slow machines", [SLOW_HEAD, *rows]),
             *tables_of(shown),
             Section("Not read", remarks=unreadable),
         ],
@@ -96,11 +96,10 @@ def tables_of(shown: Sequence[NodeRun]) -> Iterator[Section]:
     """The verdicts, the times and the claims side by side."""
     titles = side_by_side.titles(shown)
     yield Section("Does it deliver?", [["figure", *titles], *side_by_side.delivered(shown)])
-    if times := side_by_side.times(shown):
-        title = f"Time for the same work, against {titles[0]}"
-        yield Section(title, [["benchmark", *titles], *times])
-    if claims := side_by_side.contested_claims(shown):
-        yield Section("Claims that fail or differ", [["claim", *titles], *claims])
+    title = f"Time for the same work, against {titles[0]}"
+    yield Section(title, [["benchmark", *titles], *side_by_side.times(shown)])
+    claims = side_by_side.contested_claims(shown)
+    yield Section("Claims that fail or differ", [["claim", *titles], *claims])
 
 
 def print_page(page: Page, say: Callable[[str], None]) -> None:

@@ -68,6 +68,19 @@ def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):
     code, said = compared(tmp_path, write_records(tmp_path / "first", RECORD, 1, 0.0))
     assert code == 0
     assert "only one run was given, so there is nothing to compare it with" in said
+    assert "needed to name" not in said
+    assert "Claims that" not in said
+
+
+def test_of_two_machines_none_is_slow_and_a_claim_may_fail_on_one(tmp_path):
+    records = write_records(tmp_path / "first", RECORD, 2, 0.2)
+    failing = records / "0001.json"
+    failing.write_text(failing.read_text().replace("holds", "FAILS"))
+    _, said = compared(tmp_path, records)
+    assert "card, 2 machines: 4 are needed to name a slow one." in said.splitlines()
+    _, claims = said.split("Claims that fail or differ\n")
+    assert "a.b" in claims
+    assert "Slow machines" not in said
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -90,13 +103,17 @@ def run_of(times_s=None, spreads=None, **facts):
 
 
 def test_two_runs_are_compared_by_what_both_settled():
-    settled = dict.fromkeys(("a.b", "a.c", "a.d", "a.e"), "holds") | {"a.f": "FAILS"}
+    settled = dict.fromkeys(("a.b", "a.c", "a.d", "a.e", "a.g"), "holds") | {"a.f": "FAILS"}
     whole = run_of(verdicts=settled, times_s={"x": 1.0, "y": 1.0}, spreads={"x": 0.1, "y": 0.1})
-    verdicts = {"a.b": "FAILS", "a.c": "not checked", "a.d": "holds"}
+    verdicts = {"a.b": "FAILS", "a.c": "not checked", "a.d": "holds", "a.e": "corrected"}
     part = run_of(date="2026-01-02", verdicts=verdicts, times_s={"x": 1.42}, partial="only x")
     shown = [whole, part]
     assert titles(shown) == ["a, 2026-01-01", "a, 2026-01-02"]
-    assert contested_claims(shown) == [["a.b", "holds", "FAILS"], ["a.f", "FAILS", "-"]]
+    assert contested_claims(shown) == [
+        ["a.b", "holds", "FAILS"],
+        ["a.e", "holds", "corrected"],
+        ["a.f", "FAILS", "-"],
+    ]
     assert times(shown) == [["x", "1.00 s", "1.42x"]]
 
 
@@ -111,6 +128,8 @@ def test_of_many_machines_those_that_stand_out_have_a_column():
     shown = columns([*runs, bad, run_of(node="below", answer="BELOW FLOOR")], ["n3"])
     assert [run.node for run in shown] == ["n0", "n3", "n7", "below"]
     assert shown[2] is bad, "the newest run of a machine"
+    assert columns(runs[:8], []) == runs[:8]
+    assert len(columns(runs, [run.node for run in runs])) == 8
 
 
 def test_a_change_is_what_two_runs_of_one_machine_would_not_show():

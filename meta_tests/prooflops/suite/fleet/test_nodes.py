@@ -46,3 +46,13 @@ def test_any_record_is_compared_or_named_and_stops_no_comparison(tmp_path, recor
     assert len(runs) + len(unreadable) == 2
     runs += [replace(RUN, node=f"node-{node}") for node in range(4)]
     assert page_of(runs, fleets(runs), unreadable).sections
+
+
+def test_a_folder_has_the_records_of_runs_beside_other_files(tmp_path):
+    files = ("node.json", "verdicts.json", "baselines/main.json", "gate/last.json", "dead.jsonl")
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(as_text(RECORD) if name == "node.json" else "")
+    runs, unreadable = read_runs([str(tmp_path)])
+    assert [run.node for run in runs] == ["node-7 cuda:1"]
+    assert unreadable == [f"{tmp_path}/dead.jsonl: the run ended before its first test"]
