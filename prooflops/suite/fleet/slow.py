@@ -63,17 +63,16 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     known = {node: slowdown for node, slowdown in found.items() if slowdown is not None}
     if len(known) < FEWEST_MACHINES:
         return Fleet(kind, list(first), None)
-    centre = median(known.values())
-    deviation = median(abs(slowdown - centre) for slowdown in known.values())
+    deviation = median(map(abs, known.values()))
     limit = max(LEAST_SLOWDOWN, MOST_DEVIATIONS * deviation)
     slow = []
     for node, slowdown in known.items():
-        if slowdown - centre >= limit:
+        if slowdown >= limit:
             state = SUSPECT
             if newest[node] is not first[node]:
                 again = median_slowdown(newest[node], middle) or 0.0
-                state = CONFIRMED if again - centre >= LEAST_SLOWDOWN else ONE_OFF
-            slow.append(SlowMachine(node, slowdown - centre, state))
+                state = CONFIRMED if again >= LEAST_SLOWDOWN else ONE_OFF
+            slow.append(SlowMachine(node, slowdown, state))
     slow.sort(key=lambda machine: machine.slowdown, reverse=True)
     return Fleet(kind, list(first), limit, slow)
 

@@ -36,16 +36,18 @@ def test_a_machine_is_slow_by_share_and_by_the_deviation_of_all(times_s, named):
 @pytest.mark.parametrize(("again_s", "state"), [(1.2, CONFIRMED), (1.01, ONE_OFF)])
 def test_a_second_run_confirms_a_slow_machine_or_does_not(again_s, state):
     first = runs([1.0, 1.0, 1.0, 1.2])
-    (machine,) = fleet("card", [*first, run_of(node="3", times_s={"x": again_s})]).slow
+    again = run_of(node="3", times_s={"x": again_s, "not in the first runs": 9.0})
+    (machine,) = fleet("card", [*first, again]).slow
     assert machine.state == state
     assert machine.slowdown == pytest.approx(0.2)
 
 
 def test_a_machine_is_slow_as_a_whole():
-    names = ["a", "b", "c"]
+    names = ["a", "b", "c", "d"]
     machines = [run_of(node=str(n), times_s=dict.fromkeys(names, 1.0)) for n in range(4)]
-    in_one = run_of(node="one", times_s={"a": 1.0, "b": 1.0, "c": 2.0})
-    in_two = run_of(node="two", times_s={"a": 1.0, "b": 1.1, "c": 1.3})
+    in_one = run_of(node="one", times_s={"a": 1.0, "b": 1.0, "c": 2.0, "d": 1.0})
+    in_two = run_of(node="two", times_s={"a": 1.0, "b": 1.1, "c": 1.3, "d": 1.1})
+    in_both = run_of(node="both", times_s={"c": 1.3, "d": 1.3})
     of_one = run_of(node="few", times_s={"c": 9.0})
-    (machine,) = fleet("card", [*machines, in_one, in_two, of_one]).slow
-    assert machine.node == "two"
+    slow = fleet("card", [*machines, in_one, in_two, in_both, of_one]).slow
+    assert [machine.node for machine in slow] == ["both", "two"]
