@@ -27,3 +27,11 @@ def test_one_failure_decides_against_everything_else(other, on_record):
     assert verdict.reason == "why failed"
     assert not verdict.known
     assert len(verdict.tests) == (1 if other == "unrun" else 2), "those that ran"
+
+
+def test_a_known_failure_hides_no_other():
+    known, new = (
+        Outcome(each, "failed", reason=each, known=each == "known") for each in ("known", "new")
+    )
+    verdicts = [verdict_of(claim(False), failed) for failed in ([known], [known, new])]
+    assert [(each.known, each.reason) for each in verdicts] == [(True, "known"), (False, "new")]
