@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any
 
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.results import record_of
@@ -16,8 +16,6 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
 from prooflops_gate.history.records import LARGEST, SMALLEST, UnreadableRecord, is_ignored
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 SOFTWARE = ("torch", "driver", "cuda", "hip")
 
 
@@ -96,19 +94,6 @@ def _is_compared(bench: Measurement, contended: bool) -> bool:
     is_contended = bench.is_contended or whole.get("contended")
     is_left_out = is_ignored({"extra_info": bench.info}) or (is_contended and not contended)
     return SMALLEST < bench.median_s < LARGEST and not is_left_out
-
-
-def collected(mappings: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
-    """The values of each key, in the order of the mappings.
-
-    >>> collected([{"a": 1}, {"a": 2, "b": 3}])
-    {'a': [1, 2], 'b': [3]}
-    """
-    found: dict[Key, list[Value]] = {}
-    for mapping in mappings:
-        for key, value in mapping.items():
-            found.setdefault(key, []).append(value)
-    return found
 
 
 def short_name(name: str) -> str:

@@ -6,11 +6,12 @@ machine is a suspect until a second run confirms it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from prooflops.suite.fleet.nodes import NodeRun, Timing, collected
+from prooflops.suite.fleet.nodes import NodeRun, Timing
 
 # A benchmark, and the unit of its figure.
 Figure = tuple[str, str]
@@ -57,7 +58,10 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     """
     newest = {run.node: run for run in runs}
     first = {run.node: run for run in reversed(runs)}
-    figures = collected(_figures(run) for run in first.values())
+    figures: defaultdict[Figure, list[float]] = defaultdict(list)
+    for run in first.values():
+        for name, each in run.timings.items():
+            figures[name, each.unit].append(each.value)
     middle = {key: median(group) for key, group in figures.items()}
     found = {node: median_slowdown(run, middle) for node, run in first.items()}
     known = {node: slowdown for node, slowdown in found.items() if slowdown is not None}
@@ -75,10 +79,6 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
             slow.append(SlowMachine(node, slowdown, state))
     slow.sort(key=lambda machine: machine.slowdown, reverse=True)
     return Fleet(kind, list(first), limit, slow)
-
-
-def _figures(run: NodeRun) -> dict[Figure, float]:
-    return {(name, each.unit): each.value for name, each in run.timings.items()}
 
 
 def median_slowdown(run: NodeRun, middle: Mapping[Figure, float]) -> float | None:
