@@ -43,7 +43,11 @@ class Ratio:
 
     @property
     def noise_percent(self) -> float:
-        """Half the width of the interval, in percent of the ratio."""
+        """Half the width of the interval, in percent of the ratio.
+
+        >>> Ratio(2.0, 1.5, 2.5, pairs=9).noise_percent
+        25.0
+        """
         return 100 * (self.high - self.low) / 2 / self.value
 
     def __str__(self) -> str:

@@ -48,9 +48,9 @@ class Verdict:
     reason: str
     cases: int
     duration: float
-    figures: tuple[str, ...] = ()
-    known: bool = False
-    tests: tuple[str, ...] = ()
+    figures: tuple[str, ...]
+    known: bool
+    tests: tuple[str, ...]
 
     @property
     def id(self) -> str:

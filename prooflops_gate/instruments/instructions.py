@@ -88,7 +88,8 @@ class Instructions:
         self.open |= dict.fromkeys(new, 0)
         self._choose(ends - began)
         if not self.names and not self.pairs:
-            self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
+            shortest = min(self.open, key=self.costs_s.__getitem__)
+            self.fail_for(f"a pair may take {minutes(self.pair_s([shortest]))} under valgrind")
 
     def _choose(self, left_s: float) -> None:
         """Goes on with those that have most pairs, and time for the pairs up to their next look."""

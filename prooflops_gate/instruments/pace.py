@@ -70,6 +70,9 @@ class Cost:
         """Seconds this benchmark adds to a process if each gets `seconds`.
 
         Its rounds take `most_s` at most.
+
+        >>> Cost(call_s=0.1).at(0.2)
+        0.1
         """
         if not self.round_s:
             return self.call_s

@@ -238,6 +238,8 @@ def excludes(effect: Effect | None, change: float) -> bool:
     >>> from prooflops_gate.statistics.effects import paired
     >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), 0.05)
     True
+    >>> [excludes(paired([1.0], [9.0], level=0.01), change) for change in (10.0, math.inf)]
+    [False, True]
     """
     if effect is None or math.isinf(change):
         return math.isinf(change)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from _pytest.outcomes import Failed, Skipped
 
-from prooflops.suite.speed import Speed
+from prooflops.suite.speed import FEWEST_PAIRS, Speed
 from prooflops_gate.machine.contention import SHORTEST_S
 
 
@@ -50,20 +50,33 @@ def noisy(centre, spread):
     return (centre * generator.lognormvariate(0, spread) for _ in count())
 
 
-@pytest.mark.parametrize(("centre", "pairs"), [(1.5, 10), (1.1, 61)])
+@pytest.mark.parametrize(
+    ("centre", "options", "pairs"), [(1.5, {}, 10), (1.1, {}, 61), (1.5, {"at_most": 1.6}, 61)]
+)
 def test_a_clear_difference_holds_by_the_first_ten_pairs_if_all_show_it(
-    assert_slower, recorded, centre, pairs
+    assert_slower, recorded, centre, options, pairs
 ):
-    assert_slower(noisy(centre, 0.05))
+    assert_slower(noisy(centre, 0.05), **options)
     assert recorded[0].startswith("A over B: 1.")
     assert recorded[0].endswith(f", {pairs} pairs)")
 
 
-def test_a_clear_contradiction_fails_with_the_ratio(assert_slower):
-    with pytest.raises(
-        Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"
-    ):
-        assert_slower(noisy(0.5, 0.05))
+@pytest.mark.parametrize(("centre", "at_least"), [(0.5, 1), (1.0, 1), (1.5, 2)])
+def test_a_clear_contradiction_fails_with_the_ratio(assert_slower, centre, at_least):
+    ratio = rf"A over B: the ratio of times is {centre}\dx \(.*\), but should be above {at_least}$"
+    with pytest.raises(Failed, match=ratio):
+        assert_slower(noisy(centre, 0.02), at_least=at_least)
+
+
+def test_a_short_function_is_repeated_and_each_pair_has_both(monkeypatch):
+    blocks = []
+    speed = Speed(torch.device("cpu"), print)
+    monkeypatch.setattr(speed, "seconds", lambda time_s, calls=1: blocks.append(calls) or time_s)
+    ratio = speed.ratio(1e-3, 1e-4)
+    assert (ratio.value, ratio.pairs) == (pytest.approx(10), 61)
+    assert {calls: blocks.count(calls) for calls in blocks} == {1: 4 + 61, 3: 61}
+    monkeypatch.setattr("prooflops.suite.speed.BUDGET_S", 0.0)
+    assert speed.ratio(1e-3, 1e-4).pairs == FEWEST_PAIRS
 
 
 @pytest.mark.parametrize(("options", "far"), [({}, 0.05), ({"at_least": 0.1, "at_most": 0.3}, 5)])

@@ -54,14 +54,20 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios):
     assert count.verdict == UNSTEADY
 
 
-@pytest.mark.parametrize(("ends", "decided", "more"), [(400.0, 10, [MORE]), (150.0, 6, [])])
-def test_as_many_are_counted_as_fit_and_what_takes_more_up_to_its_decision(
-    monkeypatch, ends, decided, more
-):
-    """One of ten takes 3 % more. Of ten a pair takes 105 s, of seven 75 s."""
+@pytest.fixture
+def now(monkeypatch):
+    """The seconds on the clock of the loop, which a test sets."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
+    return now
+
+
+@pytest.mark.parametrize(("ends", "decided", "more"), [(400.0, 10, [MORE]), (150.0, 6, [])])
+def test_as_many_are_counted_as_fit_and_what_takes_more_up_to_its_decision(
+    now, ends, decided, more
+):
+    """One of ten takes 3 % more. Of ten a pair takes 105 s, of seven 75 s."""
 
     def take(task):
         sides = []
@@ -100,14 +106,15 @@ def test_of_what_time_calls_slower_one_look_is_counted():
     assert asked == [("slower", "open")] * 2 + [("open",)] * 4
 
 
-def test_a_count_that_its_time_left_open_goes_on_with_the_pairs_it_has(monkeypatch):
+def test_a_count_that_its_time_left_open_goes_on_with_the_pairs_it_has(now):
     """The time of "first" ends after two pairs; six of them show that it takes 3 % more."""
-    now, asked = [0.0], []
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("prooflops_gate.loop.time", clock)
+    asked, shares, verdicts = [], [], []
 
     def take(task):
         asked.append(task.tests)
+        if task.counting.until < math.inf:
+            # The first pair has nearly half of the time, as two are needed.
+            shares.append((task.counting.until - now[0]) / (task.ends - now[0]))
         now[0] += 10.0
         sides = [{"first": first, "rest": 10**5} for first in (10**5, 103000)]
         return Measured(Pair(*(SimpleNamespace(counts=each) for each in sides)), {})
@@ -116,11 +123,29 @@ def test_a_count_that_its_time_left_open_goes_on_with_the_pairs_it_has(monkeypat
     for names, ends in ((["first"], 25.0), (["first", "rest"], 600.0)):
         found.go_on(names, (), now[0], ends)
         exhaust(found, take, lambda line: None)
-        found.decide()
+        verdicts.append({row.name: row.verdict for row in found.decide().rows})
     assert asked == [("first",)] * 6 + [("rest",)] * 2
-    assert {name: count.verdict for name, count in found.found.items()} == {
-        "first": MORE, "rest": "SAME"
-    }  # fmt: skip
+    assert verdicts == [{"first": "INCONCLUSIVE"}, {"first": MORE, "rest": "SAME"}]
+    assert shares == pytest.approx([0.45, 0.45])
+
+
+def test_what_does_not_fit_or_is_not_counted_on_a_side_leaves_the_others_theirs(now):
+    """A pair of "long" takes 150 s."""
+
+    def take(task):
+        now[0] += 3.0
+        sides = [{name: 10**5 for name in task.tests if name != lost} for lost in ("", "lost")]
+        return Measured(Pair(*(SimpleNamespace(counts=each) for each in sides)), {})
+
+    found = Instructions({"long": 1.0, "lost": 0.01, "quick": 0.01}, LIMIT, 0.0)
+    found.go_on(found.costs_s, (), 0.0, 100.0)
+    exhaust(found, take, lambda line: None)
+    assert [*found.found] == ["quick"]
+    alone = Instructions({"long": 1.0}, LIMIT, 0.0)
+    alone.go_on(["long"], (), 0.0, 100.0)
+    assert alone.decide().notes == (
+        "instructions are not counted: a pair may take 2 min 32 s under valgrind",
+    )
 
 
 def ran(ratio, spread=0.1, pairs=16):

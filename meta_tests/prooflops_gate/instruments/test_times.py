@@ -177,11 +177,17 @@ def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
     assert "--gate-replicates ended it" in rows["a"].note
 
 
-def test_each_benchmark_has_all_of_a_bounded_number_of_pairs():
-    rule = TimeRule(plan_for(2, most=6), most=6)
+@pytest.mark.parametrize(
+    ("rule", "pairs"),
+    [
+        (TimeRule(plan_for(2, most=6), most=6), 6),
+        (TimeRule(plan_for(2), all_pairs=True), 32),
+    ],
+)
+def test_each_benchmark_has_all_of_a_bounded_number_of_pairs(rule, pairs):
     run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "b"))), "ab", rule=rule)
     run.run()
-    assert [len(run.times.sides[name][1]) for name in "ab"] == [6, 6]
+    assert [len(run.times.sides[name][1]) for name in "ab"] == [pairs, pairs]
 
 
 def test_a_benchmark_too_long_for_the_others_is_left_out():
@@ -197,6 +203,17 @@ def test_a_benchmark_too_long_for_the_others_is_left_out():
     assert [task.tests for task in run.asked] == [("a",)] * 7
     assert rows["long"].verdict == "INCONCLUSIVE"
     assert "8 pairs do not fit into the budget" in rows["long"].note
+
+
+def test_a_benchmark_whose_noise_more_rounds_lower_gets_more_time():
+    costs = {name: Cost(0.1, 0.001) for name in ("noisy", "quiet", "early")} | {"fixed": Cost(0.1)}
+    plan = PacePlan(costs, 1.0, 8, 34, 600.0, 600.0, start_cpu_s=1.0)
+    scattered, steady = ([1 + step * number for number in range(8)] for step in (0.05, 0.001))
+    ratios = {"noisy": scattered, "quiet": steady, "early": scattered[:7], "fixed": scattered}
+    effects = {name: paired([1.0] * len(each), each, level=0.01) for name, each in ratios.items()}
+    paces = plan.paces(effects, 8, 600.0)
+    usual_s = paces[""]["max_time"]
+    assert [name for name in costs if paces[name]["max_time"] > usual_s] == ["noisy"]
 
 
 # Ten rounds, all half of a start, a round each.
