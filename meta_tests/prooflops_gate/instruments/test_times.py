@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.pace import LEAST_S, MOST_S, Cost, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
-from prooflops_gate.instruments.times import Times
+from prooflops_gate.instruments.times import UNSYNCHRONISED, Times
 from prooflops_gate.loop import exhaust
 from prooflops_gate.statistics.effects import paired
 
@@ -169,6 +170,13 @@ def test_a_busy_pair_is_repeated_where_the_pairs_of_the_next_look_still_fit(
     assert len(run.times.sides["a"][1]) == kept + (not is_repeated)
 
 
+def test_where_every_pair_is_busy_two_are_repeated():
+    draw = random.Random(1)
+    run = Run(lambda name, number: (timed(1.0, 1.5), timed(draw.lognormvariate(0, 0.2), 1.5)))
+    run.run()
+    assert (run.times.taken, len(run.times.sides["a"][1])) == (34, 32)
+
+
 def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
     rule = TimeRule(plan_for(1, most=2), most=2)
     run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
@@ -188,6 +196,15 @@ def test_each_benchmark_has_all_of_a_bounded_number_of_pairs(rule, pairs):
     run = Run(lambda name, _: (timed(1.0), timed(1 + (name == "b"))), "ab", rule=rule)
     run.run()
     assert [len(run.times.sides[name][1]) for name in "ab"] == [pairs, pairs]
+
+
+def test_a_benchmark_is_named_that_once_timed_a_launch_alone():
+    def made(name, number):
+        return timed(1.0), replace(timed(1.0), is_launch=(name, number) == ("b", 3))
+
+    run = Run(made, "ab")
+    run.run()
+    assert f"b: {UNSYNCHRONISED}" in run.times.decide().notes
 
 
 def test_a_benchmark_too_long_for_the_others_is_left_out():
