@@ -22,8 +22,6 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Page, Section
 
-# If a machine has more plots, the unchanged ones are folded.
-MOST_UNFOLDED = 24
 PLOT_HEIGHT = 230.0
 # Smaller noise does not fill the height of a plot.
 LEAST_HEIGHT_SHARE = 0.02
@@ -83,8 +81,9 @@ def page(title: str, machines: Sequence[Sequence[Trend]], address: str) -> Page:
     names = {trend.name for trend in own}
     changed = {trend.name for trend in own if trend.changes}
     lead = f"{many(len(names), 'benchmark')}, of which {len(changed)} changed their level."
-    sections = newest_sections(own, address)
     newest = own[0].records[-1]
+    changed_first = sorted(own, key=lambda trend: not trend.changes)
+    sections = [Section(newest.machine, parts=trend_sections(changed_first, address))]
     for other in others:
         last = other[0].records[-1]
         title_of_other = f"{last.machine}, until {last.moment[:10]}"
@@ -97,20 +96,6 @@ def page(title: str, machines: Sequence[Sequence[Trend]], address: str) -> Page:
 def differing_facts(record: Summary, newest: Summary) -> str:
     differing = sorted(record.facts.items() - newest.facts.items())
     return ", ".join(f"{name} {fact}" for name, fact in differing)
-
-
-def newest_sections(own: Sequence[Trend], address: str) -> list[Section]:
-    """The plots of the newest machine; of many, those without a change are folded."""
-    name = own[0].records[-1].machine
-    shown = [trend for trend in own if trend.changes]
-    folded = [trend for trend in own if not trend.changes]
-    if len(own) <= MOST_UNFOLDED:
-        shown, folded = [*shown, *folded], []
-    parts, others = trend_sections(shown, address), trend_sections(folded, address)
-    return [
-        Section(name, parts=parts, absent="No change of level."),
-        Section(f"{name}: no change of level", parts=others, is_folded=True),
-    ]
 
 
 def trend_sections(found: Sequence[Trend], address: str) -> list[Section]:

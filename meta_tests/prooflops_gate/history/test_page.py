@@ -6,12 +6,10 @@ Each record is a point.
 import re
 from dataclasses import replace
 
-import pytest
-
 from meta_tests.prooflops_gate.foreign_repo import run
 from meta_tests.prooflops_gate.history.test_trend import summary
 from meta_tests.prooflops_gate.statistics.simulated import times
-from prooflops_gate.history.page import MOST_UNFOLDED, page, plot, write_page
+from prooflops_gate.history.page import page, plot, write_page
 from prooflops_gate.history.trend import trends
 from prooflops_gate.page.drawing import svg
 
@@ -61,11 +59,11 @@ def test_the_axis_names_commits_and_dates_and_is_marked_as_it_does_not_begin_at_
     assert [place for line in levels for place, _ in line.spots] == [0, 23.5, 23.5, 47]
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_of_many_benchmarks_those_without_a_change_are_folded(more):
-    number = MOST_UNFOLDED + more
-    shown, folded = page("", [trends([summary(0, 1.0)]) * number], "").sections
-    assert [len(shown.parts), len(folded.parts)] == ([0, number] if more else [number, 0])
+def test_the_benchmarks_whose_level_changed_come_first():
+    moved = [summary(index, time_s) for index, time_s in enumerate(times((1.0, 12), (1.3, 12)))]
+    own = [replace(*trends(each), name=name) for name, each in (("a", moved[:3]), ("b", moved))]
+    (section,) = page("", [own], "").sections
+    assert [part.title for part in section.parts] == ["b", "a"]
 
 
 def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):
