@@ -84,8 +84,7 @@ class Measurement:
     @property
     def spread(self) -> float:
         """The wider of the interquartile range and the median's 95 % interval, of the median."""
-        low, high = self.info.get("ci_low"), self.info.get("ci_high")
-        interval_s = 0.0 if low is None or high is None else high - low
+        interval_s = self.number("ci_high") - self.number("ci_low")
         return max(self.iqr_s, interval_s) / self.median_s if self.median_s else 0.0
 
     @property
