@@ -343,17 +343,6 @@ def test_a_quiet_moment_decides_whether_calls_are_too_slow(scripted, times, usua
     assert skips(partial(run.skip_if_slow, call, usual)) == is_skipped
 
 
-@pytest.mark.parametrize(("calls", "is_late"), [(8, False), (10, True)])
-def test_a_benchmark_whose_calls_together_take_too_long_is_skipped(scripted, calls, is_late):
-    clock, call = scripted([0.1])
-    run = measure(clock, Pace(0.0, 0.0, 0.0, 0.2, width=0.01, longest_s=1.0))
-    assert not skips(run.skip_if_late), "it has not begun"
-    run.skip_if_slow(call)
-    for _ in range(calls):
-        call()
-    assert skips(run.skip_if_late) == is_late
-
-
 @pytest.mark.parametrize(("flops", "is_skipped"), [(1e6, False), (1e18, True)])
 def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
     supported("fp32")
