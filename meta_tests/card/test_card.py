@@ -1,17 +1,11 @@
 """The simulated card takes the workspaces that a card took."""
 
-import json
-
 import torch
 
 from meta_tests.card.api import simulated
 from meta_tests.card.caching import MIB
 from meta_tests.card.card import Card
-from meta_tests.conftest import ROOT
-
-# One NVIDIA H200 recorded this with torch 2.11 on 26 November 2026.
-RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
-
+from meta_tests.prooflops.memory.test_allocator import RECORD
 
 CARD = Card(memory_bytes=256 * MIB)
 

@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.flops import linear_flops
 from meta_tests.prooflops.counted.counting import a, b, flops_of, net, products
+from meta_tests.prooflops.memory.predicting import unless_torch_fakes_cuda
 from meta_tests.prooflops.memory.recorded_nets import NETS, convolutions
 from prooflops import counted
 from prooflops.memory import fake_copy, predicted_memory
-from prooflops.memory.cuda.fake import can_fake_cuda
 
 
 def test_flops_are_separated_by_pass_and_operator():
@@ -136,9 +136,7 @@ def test_fake_tensors_cost_the_same(outside):
     assert count.unknown == {}
 
 
-@pytest.mark.skipif(
-    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
-)
+@unless_torch_fakes_cuda
 def test_a_convolution_net_costs_the_same_on_cuda():
     """cuDNN's batch norm costs what torch's own does."""
     with predicted_memory("cuda"), counted.flops() as count:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from hypothesis import Phase, settings
 from torch import nn
@@ -15,7 +16,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from prooflops.memory import TrainingStep
+from prooflops.memory.cuda.fake import can_fake_cuda
 from prooflops.timing import one_thread
+
+# A device, or a torch that fakes one, makes the kernels' choices itself. A torch for the CPU alone
+# never does.
+unless_torch_fakes_cuda = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and can_fake_cuda(),
+    reason="there is a CUDA device, or this torch fakes one itself",
+)
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
 few = settings(

@@ -11,16 +11,18 @@ from torch.nn import functional
 
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
-from meta_tests.prooflops.memory.predicting import LONG_NETS, OPTIMIZERS, Grouped, few, wrapped
+from meta_tests.prooflops.memory.predicting import (
+    LONG_NETS,
+    OPTIMIZERS,
+    Grouped,
+    few,
+    unless_torch_fakes_cuda,
+    wrapped,
+)
 from prooflops.memory import TrainingStep, fake_copy, predicted_memory
-from prooflops.memory.cuda.fake import can_fake_cuda
 from prooflops.trace import Trace
 
-# A torch for the CPU alone never fakes one.
-FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()
-pytestmark = pytest.mark.skipif(
-    FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself"
-)
+pytestmark = unless_torch_fakes_cuda
 
 DEVICES = ("cpu", "cuda")
 RANDOM_STATE_BYTES_OF_FLASH = 24

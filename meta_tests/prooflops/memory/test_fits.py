@@ -7,14 +7,12 @@ import torch
 from torch import nn
 
 from accounting.devices import usable_bytes
+from meta_tests.prooflops.memory.predicting import unless_torch_fakes_cuda
 from prooflops.memory import TrainingStep
 from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
-from prooflops.memory.cuda.fake import can_fake_cuda
 from prooflops.memory.fits import Predictions, cuda_card, known_cards
 
-pytestmark = pytest.mark.skipif(
-    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
-)
+pytestmark = unless_torch_fakes_cuda
 
 
 def step_of(batch, width=4096):

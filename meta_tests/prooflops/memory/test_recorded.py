@@ -1,22 +1,16 @@
 """Memory predicted for CUDA without a GPU, beside what was recorded on an NVIDIA H200."""
 
-import json
 from functools import cache
 
 import pytest
-import torch
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops.memory.predicting import unless_torch_fakes_cuda
 from meta_tests.prooflops.memory.recorded_nets import NETS
-from meta_tests.prooflops.memory.test_allocator import run_sequence
+from meta_tests.prooflops.memory.test_allocator import RECORD, run_sequence
 from prooflops.memory.caching_allocator import CachingAllocator
-from prooflops.memory.cuda.fake import can_fake_cuda
 
-# A device, or a torch that fakes one, makes the kernels' choices itself.
-pytestmark = pytest.mark.skipif(
-    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
-)
-RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
+pytestmark = unless_torch_fakes_cuda
 HOPPER = (9, 0)
 WORKSPACE = 33_554_432
 

@@ -34,20 +34,20 @@ def report_of():
     return made
 
 
+def with_red(made):
+    """A report whose first claims are red, each in another way."""
+    red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
+    return replace(made, claims=(*red, *made.claims[len(red) :]))
+
+
 @pytest.fixture(scope="session")
 def report(report_of):
     """A whole run without a GPU: benchmarks, and all claims: one fails and one crashes."""
-    made = report_of()
-    red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
+    made = with_red(report_of())
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
-    error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(red[1].id,))
+    error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(made.claims[1].id,))
     slow = [RedTest(f"test_y.py::test_{n}", "failed", "BELOW FLOOR") for n in range(2)]
-    return replace(
-        made,
-        red_tests=(error, *slow),
-        claims=(*red, *made.claims[len(red) :]),
-        caches=caches,
-    )
+    return replace(made, red_tests=(error, *slow), caches=caches)
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,12 @@
 Debian's Chromium without a window, driven by playwright.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops.suite.page.conftest import with_red
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import page_of_file, report_of_file
-from prooflops.suite.verdicts import RED
 from prooflops_gate.page.html import html
 
 WIDTHS = {"phone": 360, "desktop": 1440}
@@ -43,10 +41,7 @@ SHOWN = "[...document.querySelectorAll('[data-mark]')].filter((x) => x.checkVisi
 def shown():
     """The report of a real card, with claims of each verdict."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
-    made = report_of_file(EvidenceFile(path))
-    red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
-    claims = (*red, *made.claims[len(red) :])
-    return replace(made, claims=claims)
+    return with_red(report_of_file(EvidenceFile(path)))
 
 
 def violations(page):
