@@ -49,6 +49,8 @@ KNOWN = {
 }
 USUAL_SEQUENCE = 8192
 USUAL_DEVICE = "H100 SXM"
+# --tokens has no usual value.
+EXAMPLE_TOKENS = 10**12
 # The cards of --fits, unless --device names another.
 CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
 NEEDED = "torch and transformers 5 or later: pip install torch 'transformers>=5'"
@@ -123,8 +125,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--devices", default="1", help="number of devices (default: %(default)s)")
     add(
         "--tokens",
-        default="1T",
-        help="tokens of the whole run, such as 15T or 300B (default: %(default)s)",
+        help="tokens of the whole run, such as 15T or 300B (default: 1T, as an example)",
     )
     add("--batch", help="sequences per step (default: one for each device)")
     add("--mfu", type=float, default=0.4, help="MFU, a share of the peak (default: %(default)s)")
@@ -218,7 +219,7 @@ def run(
     options: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int
 ) -> Lines:
     """FLOPs of a step and of the run, and its days."""
-    devices, tokens = options.devices, options.tokens
+    devices, tokens = options.devices, options.tokens or EXAMPLE_TOKENS
     batch = options.batch or devices
     # Masks of a counted model are not read.
     pairs = "full" if hasattr(model, "source") else "causal"
@@ -233,6 +234,8 @@ def run(
     flops = steps * step
     rule = models.rule_flops("step", active_parameter_count(model), tokens) / flops
     said = f"{with_unit(flops, 'FLOP')} (6ND says {rule:.3f} times that)"
+    if not options.tokens:
+        said += "; 1T tokens are an example: name yours by --tokens"
     ran = {"steps": steps, "flops": flops, "rule_6nd": rule}
     yield "the run", f"{many(steps, 'step')}: {said}", ran
 
