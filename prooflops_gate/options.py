@@ -39,7 +39,7 @@ INI = {
         "keys of a benchmark's extra_info that are compared by equality",
         "flops bytes peak_bytes live_bytes parameters",
     ),
-    "gate_min_effect": ("smallest change that counts", "3%"),
+    "gate_min_effect": ("as --gate-min-effect", "3%"),
     "gate_memory": (
         "whether a call that uses more memory fails: fail, show, or off (not measured)",
         "fail",
@@ -52,10 +52,7 @@ INI = {
         f"figures that decide: {', '.join(TIERS)}; all but time need valgrind",
         "both with valgrind installed, else time",
     ),
-    "gate_min_instructions": (
-        "smallest change in the number of instructions that counts",
-        MIN_INSTRUCTIONS,
-    ),
+    "gate_min_instructions": ("as --gate-min-instructions", MIN_INSTRUCTIONS),
     "gate_missing": (
         "whether a benchmark fails if its test is in the code but did not run: fail or report",
         "fail",
@@ -82,7 +79,9 @@ FILES = ("json", "markdown")
 # Its default depends on other things.
 COMPUTED = ("gate_by",)
 FLAGS = {
-    "--gate": "fail if a regression is confirmed, or an exact quantity changes",
+    "--gate": (
+        "fail if a regression is confirmed, or an exact quantity changes (default: only report)"
+    ),
     "--gate-noise-floor": "compare this code with itself: print the smallest slowdown it can find",
     "--gate-history": "list records and baselines, and exit; with --report=DIR also write a page",
 }
@@ -101,15 +100,21 @@ VALUES = {
         "name the first slow commit since GOOD for each benchmark that got slower",
     ),
     "--gate-record": ("NAME", "keep this run and its commit as the baseline NAME"),
-    "--gate-replicates": ("N", "at most N fresh processes a side, including those that confirm"),
-    "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05 (default: 3%%)"),
+    "--gate-replicates": (
+        "N",
+        "at most N fresh processes a side, confirming ones included (default: by --gate-budget)",
+    ),
+    "--gate-min-effect": (
+        "X%",
+        "smallest change, by time or instructions, that is SLOWER, such as 5%% (default: 3%%)",
+    ),
     "--gate-by": (
         "time|instructions|both",
         "figures that decide (default: both with valgrind installed, else time)",
     ),
     "--gate-min-instructions": (
         "X%",
-        f"smallest change in instructions that counts (default: {MIN_INSTRUCTIONS}%)",
+        f"smallest reported change of instructions; it is not red (default: {MIN_INSTRUCTIONS}%)",
     ),
     "--gate-budget": ("MINUTES", f"longest time of a comparison (default: {BUDGET_MIN:g})"),
     "--gate-json": ("FILE", "write the comparison to this file, as JSON"),

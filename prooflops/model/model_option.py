@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup(MODEL_GROUP).addoption
     own = "report on the model of module:factory or path/to/file.py:factory; repeatable"
     add("--model", metavar="FACTORY", action="append", help=own)
-    add("--fits", action="store_true", help="predict the cards that a step fits on")
+    add("--fits", action="store_true", help="with --model: predict the cards that a step fits on")
     largest = "like --fits, and find the largest value of this argument of the factory; repeatable"
     add("--model-largest", metavar="ARGUMENT", action="append", default=[], help=largest)
 

@@ -56,9 +56,17 @@ def add_run_options(group: pytest.OptionGroup) -> None:
     add = group.addoption
     where = "cpu, cuda, cuda:1, mps, xpu, or all for every card (default: an accelerator, else cpu)"
     add("--device", help=where)
-    add("--quick", action="store_true", help="run a fifth of the examples, and short benchmarks")
-    add("--thorough", action="store_true", help="run ten times the examples, and long benchmarks")
-    only = "run only the tests of this claim or topic; repeatable"
+    add(
+        "--quick",
+        action="store_true",
+        help="run a fifth of the usual examples, and short benchmarks",
+    )
+    add(
+        "--thorough",
+        action="store_true",
+        help="run ten times the usual examples, and long benchmarks",
+    )
+    only = "run only the tests of this claim or topic; repeatable (default: all)"
     add("--claim", metavar="ID|TOPIC", action="append", default=[], help=only)
     stated = "print the claims with these words, or all claims, and exit"
     add("--claims", metavar="WORDS", nargs="?", const="", help=stated)
@@ -72,12 +80,15 @@ def add_machine_options(group: pytest.OptionGroup) -> None:
     least = (
         "fail below this share of the dense peak or the bandwidth, such as bf16=0.7 or "
         "memory=0.85; also mfu=0.4, link=52e9 (bytes per second) or launch=1e-5 (seconds at most); "
-        "repeatable"
+        "repeatable (default: from --reference, else from accounting/devices/floors.json)"
     )
     add("--floor", metavar="FIGURE=VALUE", action="append", default=[], help=least)
     healthy = "run record of a healthy machine: the floors are its figures, less spread and 5 %%"
     add("--reference", metavar="FILE", help=healthy)
-    dense = "dense peak of this machine in FLOP/s, such as bf16=989e12; repeatable"
+    dense = (
+        "dense peak in FLOP/s of a dtype without a vendor's peak on record, such as "
+        "bf16=989e12; repeatable (default: on a CPU computed, else unknown)"
+    )
     add("--peak", metavar="DTYPE=FLOP_PER_S", action="append", default=[], help=dense)
-    known = "file of claims that may fail here: one id per line, # comments"
+    known = "file of claims that may fail here: one id per line, # comments (default: none may)"
     add("--known-failures", metavar="FILE", help=known)
