@@ -46,7 +46,7 @@ class CapturedTensors(KnownCopies):
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
         known = super()._copy_of(tensor)
-        # What torch.func wraps has been here when it was wrapped.
+        # The tensor within torch.func's wrapper was copied when it was wrapped.
         is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         if isinstance(tensor, FakeTensor) or known is not tensor or is_wrapped:
             return known

@@ -92,7 +92,7 @@ class Instructions:
             self.fail_for(f"a pair may take {minutes(self.pair_s([shortest]))} under valgrind")
 
     def _choose(self, left_s: float) -> None:
-        """Goes on with those that have most pairs, and time for the pairs up to their next look."""
+        """Chooses the benchmarks with the most pairs whose next look fits into `left_s`."""
         for pairs in sorted(set(self.open.values()), reverse=True):
             self.names = [name for name, each in self.open.items() if each == pairs]
             self.names.sort(key=lambda name: self.costs_s[name])

@@ -105,7 +105,7 @@ def sentence(row: Row) -> str:
 
 
 def _linked(row: Row) -> tuple[str, str]:
-    """What joins the name of a row to its result, and the result."""
+    """The text between the name of a row and its result, such as " is ", and the result."""
     before, after = figures(row)
     where = f": {first_function(row.where)}" if row.where else ""
     if row.verdict == "MISSING":

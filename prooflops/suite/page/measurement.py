@@ -156,7 +156,7 @@ class Measurement:
 
     @property
     def faster_again(self) -> float:
-        """How many times as fast a second measurement after a pause was; 0 without one."""
+        """The speedup of a second measurement, made after a pause; 0 without one."""
         entry = self.info.get("delivers") or {}
         if self.rate and entry.get("again") and entry["unit"] != "s":
             return float(entry["value"]) / self.rate[0]
