@@ -14,7 +14,8 @@ WORDS = {
     ),
     "dense peak": (
         "the vendor's highest rate without structured sparsity, or the rate that `--peak` states. "
-        "For a CPU: cores times FLOPs per clock times clock. MFU is a share of the dense peak."
+        "For a CPU: cores times FLOPs per clock times the measured clock, so shares differ "
+        "from run to run. MFU is a share of the dense peak."
     ),
     "floor": (
         "the least that a healthy device delivers; a wide floor applies to any device, and "
