@@ -91,4 +91,4 @@ def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> st
 def resuming(path: Path) -> str:
     """The command that resumes the run in this file."""
     launcher = MAKE if os.environ.get(MADE) else called(RUNNER)
-    return f"to resume: {command_of(launcher, ['--resume', str(path)])}"
+    return command_of(launcher, ["--resume", str(path)])

@@ -33,10 +33,12 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
 
 def headline_facts(headline: Headline, width: int | None) -> list[str]:
     """The machine, the time, and the command that repeats it; the answer itself is last."""
-    lines = [" · ".join(headline.facts)]
-    advice = headline.advice[:1].lower() + headline.advice[1:]
-    lines += [f"{advice}: {headline.command}"] if headline.command else []
-    return [part for line in lines if line for part in wrapped(line, width)]
+    lines = wrapped(" · ".join(headline.facts), width) if headline.facts else []
+    if headline.command:
+        advice = headline.advice[:1].lower() + headline.advice[1:]
+        # Whole, so that it can be pasted.
+        lines.append(f"{advice}: {visible(headline.command)}")
+    return lines
 
 
 def section_lines(section: Section, width: int | None) -> Iterator[str]:

@@ -286,7 +286,10 @@ def verdicts_in(folder):
 )
 def test_a_claim_has_no_verdict_by_a_part_of_its_tests(part_house, run, answer):
     _, runs = part_house
-    assert answer in runs[run].output.splitlines()
+    lines = runs[run].output.splitlines()
+    assert answer in lines
+    named = re.compile("ran in part: demo.two-(tests|files); --claim=ID runs all tests of a claim")
+    assert len([*filter(named.fullmatch, lines)]) == ("ran in part" in answer), runs[run].output
     assert "not checked" not in runs[run].output
 
 

@@ -106,7 +106,12 @@ def parser() -> argparse.ArgumentParser:
         "An interrupted run resumes with that file. `pytest --help` lists the other options.",
         allow_abbrev=False,
     )
-    made.add_argument("--out", type=Path, metavar="PATH", help="file of the run, or its folder")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="file of the run, or its folder (default: .prooflops/runs)",
+    )
     made.add_argument(
         "--resume",
         type=Path,
@@ -118,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--minutes",
         type=float,
-        help="longest time of this call; no test starts in the last 1.5 minutes",
+        help="longest time of this call, whose last 1.5 minutes start no test (default: no limit)",
     )
     made.add_argument(
         "--timeout",
@@ -188,7 +193,7 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
     out = options.out or options.resume
     if out is None:
         if left := unfinished_in(RUNS, []):
-            print(f"there is an unfinished run; {commands.resuming(left.path)}")
+            print(f"there is an unfinished run; to resume: {left.resume}")
         remove_old_runs(RUNS)
         return new_file(RUNS)
     if out.is_dir():
@@ -277,7 +282,9 @@ def run(
     # A clone without git may lie in another repository.
     commit = commit_named(ROOT, "HEAD") if repository_of(ROOT) == ROOT else ""
     number = len(file.rows("slice")) + 1
-    file.append("slice", slice=number, commit=commit or "", command=command)
+    # Given the folder, the same command finds the file.
+    finds_file = options.out is not None and options.out.is_dir()
+    file.append("slice", slice=number, commit=commit or "", command=command, finds_file=finds_file)
     print(f"run {file.path}", flush=True)
     words = words_for_workers(file, options.numprocesses, arguments)
     with tempfile.TemporaryDirectory() as folder, cleanup_process.running() as register:
@@ -310,10 +317,7 @@ def run(
         return code
     write_pages(file)
     if file.remaining():
-        # Given the folder, the same command finds the file.
-        is_found = options.out is not None and options.out.is_dir()
-        how = f"to resume: {command}" if is_found else commands.resuming(file.path)
-        print(file.partial, how, sep="\n", flush=True)
+        print(file.partial, f"to resume: {file.resume}", sep="\n", flush=True)
     else:
         print(f"complete: {file.path}", flush=True)
     return code

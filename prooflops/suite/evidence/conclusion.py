@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,6 @@ def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
     folder = Path(config.option.report, "partial" if rows.partial or plan["selection"] else "")
     without_pages = is_replicate() or is_only_model
     finished = finish(config, rows, registry, folder=None if without_pages else folder)
-    if isinstance(rows, EvidenceFile) and rows.partial and not rows.has_runner:
-        finished = replace(finished, resume=rows.path)
     config.stash[FINISHED] = finished
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (
         finished.report.claims or plan["tests"]
@@ -54,7 +51,7 @@ def finish(
     if isinstance(rows, EvidenceFile):
         # Benchmarks of other processes count too; their single rounds are not kept.
         content["benchmarks"] = results.benchmarks_of(rows)
-    report = run_report(content, found, registry)
+    report = run_report(content, found, registry, rows.resume)
     if not found and not content["benchmarks"]:
         return FinishedRun(report, content, None, None)
     # The record of a run in slices is written at the end of the last one.

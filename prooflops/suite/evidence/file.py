@@ -23,12 +23,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from prooflops.suite.commands import LAUNCHER, MAKE, PYTEST, command_of
+from prooflops.suite.commands import MAKE, command_of, resuming
 from prooflops_gate.console.tables import many
 from prooflops_gate.run_state import plain_figure
 
 RED_STATUSES = ("failed", "error", "timed out", "crashed")
 HALF_A_LOG_CHARACTERS = 60_000
+BENCHMARKS = "bench/"
 
 
 class Rows:
@@ -54,12 +55,6 @@ class Rows:
         """The command that began the run; evidence of before names none."""
         first, *_ = self.rows("slice")
         return first.get("command") or command_of(MAKE, self.plan["arguments"])
-
-    @property
-    def has_runner(self) -> bool:
-        """True if a runner starts the processes, and prints how to go on."""
-        launcher = LAUNCHER.match(self.rows("slice")[-1].get("command", ""))
-        return not (launcher and launcher[0].endswith(PYTEST))
 
     def ended(self) -> dict[str, dict[str, Any]]:
         """The end of each test, by test id.
@@ -98,12 +93,19 @@ class Rows:
     @property
     def partial(self) -> str:
         """The remaining part of the run, and why it remains; empty for a complete run."""
-        left, planned = len(self.remaining()), len(self.plan.get("tests", ()))
+        left, planned = self.remaining(), len(self.plan.get("tests", ()))
         if not left:
             return ""
+        found = f"{len(left)} of {many(planned, 'test')} not run yet"
         if reason := self.stopped:
-            return f"{reason}, after {planned - left} of {many(planned, 'test')}"
-        return f"{left} of {many(planned, 'test')} not run yet"
+            found = f"{reason}, after {planned - len(left)} of {many(planned, 'test')}"
+        benchmarks = sum(test.startswith(BENCHMARKS) for test in left)
+        return found + f", {many(benchmarks, 'benchmark')} left" * bool(benchmarks)
+
+    @property
+    def resume(self) -> str:
+        """The command that runs what remains; empty if nothing remains, or no file keeps it."""
+        return ""
 
     def end(self, stopped: str) -> None:
         """Records that the last call ended by itself."""
@@ -138,6 +140,13 @@ class EvidenceFile(Rows):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def resume(self) -> str:
+        if not self.remaining():
+            return ""
+        last = self.rows("slice")[-1]
+        return str(last["command"]) if last.get("finds_file") else resuming(self.path)
 
     def append(self, event: str, **row: Any) -> None:
         self.extend([{"event": event, **row, "at": round(time.time(), 3)}])

@@ -33,7 +33,7 @@ def report_of_file(file: EvidenceFile) -> RunReport:
     """The report of the run that a file amounts to."""
     registry = results.registry_here()
     found = results.verdicts(file, registry)
-    return run_report(results.record(file, found), found, registry)
+    return run_report(results.record(file, found), found, registry, file.resume)
 
 
 def page_of_file(report: RunReport) -> Page:

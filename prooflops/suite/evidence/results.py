@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from prooflops import __version__
-from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile, Rows
+from prooflops.suite.evidence.file import BENCHMARKS, RED_STATUSES, EvidenceFile, Rows
 from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.verdicts import RED, Outcome, Verdict, verdicts_of
 from prooflops_gate.history.records import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[3]
-BENCHMARKS = "bench/"
 
 
 def registry_here() -> Registry:
@@ -96,7 +95,7 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
         "selection": plan.get("selection", ""),
         "partial": rows.partial,
         "verdicts": [verdict.as_dict() for verdict in found],
-        "in_part": len({*plan.get("in_part", ())} - {each.id for each in found}),
+        "in_part": sorted({*plan.get("in_part", ())} - {each.id for each in found}),
         "red_tests": red_tests(rows),
         "unmeasured": unmeasured(rows),
         "duration_s": seconds_of(rows),

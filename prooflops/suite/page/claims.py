@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
 from prooflops.suite.verdicts import VERDICTS, Verdict
@@ -36,7 +36,7 @@ def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
 
 
 def answer(report: RunReport) -> tuple[Mark, str]:
-    """How many claims there are, then the number of each verdict; that of FAILS even if it is 0."""
+    """The number of claims, then the number of each verdict. FAILS is named even if it is 0."""
     claims, counts = report.claims, report.counts
     numbers = [
         f"{counts[word]} {word if counts[word] == 1 else PLURALS.get(word, word)}"
@@ -44,16 +44,21 @@ def answer(report: RunReport) -> tuple[Mark, str]:
         if counts[word] or word == "FAILS"
     ]
     total = many(len(claims), "claim")
-    if report.partial:
+    if report.partial and len(claims) < report.known_claims:
         total = f"{len(claims)} of {many(report.known_claims, 'claim')}"
     if report.in_part:
-        numbers[-1] += f"; {report.in_part} ran in part"
+        numbers[-1] += f"; {len(report.in_part)} ran in part"
     tone, shape = GOOD, "✓"
     if counts["not checked"] == len(claims) or counts["error"]:
         tone, shape = OPEN, "?"
     if any(claim.verdict == "FAILS" and not claim.known for claim in claims):
         tone, shape = BAD, "✕"
     return Mark(total, tone, shape), ", ".join(numbers)
+
+
+def in_part(names: Iterable[str]) -> str:
+    """Names the claims that have no verdict, as only a part of their tests was chosen."""
+    return f"ran in part: {', '.join(names)}; --claim=ID runs all tests of a claim"
 
 
 def red_sections(report: RunReport) -> list[Section]:
@@ -95,6 +100,8 @@ def claims_section(report: RunReport) -> Section:
         f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
         for reason, names in unchecked(report.claims)
     ]
+    if report.in_part:
+        left_open.append(in_part(f"`{name}`" for name in report.in_part))
     parts = []
     for topic, group in by_topic(report.claims).items():
         claims = [_claim(report, each) for each in group]

@@ -248,7 +248,7 @@ def answer(
 
 
 def so_far(mark: Mark, text: str, unfinished: str) -> tuple[Mark, str]:
-    """The answer of a run of which tests are left, if any; a failure stays one."""
+    """The answer of a run. If tests are left, it is NOT FINISHED, unless a floor is missed."""
     if unfinished and mark.tone == BAD:
         return mark, f"{text}; {unfinished}"
     if unfinished:

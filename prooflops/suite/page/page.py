@@ -82,13 +82,15 @@ def headline(report: RunReport) -> Headline:
         )
         mark, text = delivery.so_far(mark, text, report.unfinished)
         mark = _with_what_is_red(mark, report)
-    if mark is delivery.UNFINISHED:
-        advice, command = "Run it to its end", report.command
+    if report.unfinished and mark.word != delivery.MISSES.word:
+        advice, command = delivery.REPEAT, report.command
     failing = [each.id for each in report.with_verdicts("FAILS") if not each.known]
     if 0 < len(failing) <= MOST_CLAIMS_OF_A_COMMAND and mark.word != delivery.MISSES.word:
         advice = "Check the failing claims again"
         chosen = [f"--claim={claim}" for claim in failing]
         command = of_tests(report.command, report.arguments, chosen)
+    if report.resume:
+        advice, command = "To resume", report.resume
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     if machine.get("device") == "cpu":
@@ -105,7 +107,8 @@ def _with_what_is_red(mark: Mark, report: RunReport) -> Mark:
     red = [f"{many(failing, 'claim')} FAIL{'S' * (failing == 1)}"] * bool(failing)
     red += [f"{many(len(benchmarks), 'benchmark')} failed"] * bool(benchmarks)
     floors = report.failing_floors
-    red += [f"{many(len(floors), 'floor')} undecided"] * bool(floors)
+    verb = f"fail{'s' * (len(floors) == 1)} the run"
+    red += [f"{many(len(floors), 'undecided floor')} {verb}"] * bool(floors)
     red += [f"{many(len(report.errors), 'test')} crashed"] * bool(report.errors)
     if not red:
         return mark

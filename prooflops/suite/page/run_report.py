@@ -56,10 +56,11 @@ class RunReport:
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
     undecided_fails  True if such a floor fails the run where it could not be judged
-    in_part     the number of claims without a verdict, as the command line left out tests of them
+    in_part     the claims without a verdict, as the command line left out tests of them
     known_claims  the number of claims that the registry has
     partial     why the run is partial; empty for a whole one
     unfinished  the tests that are left, and why; empty for a run that has ended
+    resume      the command that runs these tests; empty if only the whole run can be repeated
     """
 
     machine: Mapping[str, Any]
@@ -80,10 +81,11 @@ class RunReport:
     pace: str = ""
     floors: tuple[str, ...] = ()
     undecided_fails: bool = False
-    in_part: int = 0
+    in_part: tuple[str, ...] = ()
     known_claims: int = 0
     partial: str = ""
     unfinished: str = ""
+    resume: str = ""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -158,8 +160,12 @@ def run_report(
     record: Mapping[str, Any],
     verdicts: Sequence[Verdict],
     registry: Registry,
+    resume: str = "",
 ) -> RunReport:
-    """The report of a run, made of its record (see docs/how-to/history.md) and its verdicts."""
+    """The report of a run, made of its record (see docs/how-to/history.md) and its verdicts.
+
+    `resume` is the command that resumes it, if any.
+    """
     ours = record["prooflops"]
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
@@ -186,10 +192,11 @@ def run_report(
         pace=ours["pace"],
         floors=tuple(ours.get("floors", ())),
         undecided_fails=ours["undecided_fails"],
-        in_part=ours.get("in_part", 0),
+        in_part=tuple(ours.get("in_part", ())),
         known_claims=len(registry.claims),
         partial=ours["partial"] or ours["selection"],
         unfinished=ours["partial"],
+        resume=resume,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from prooflops.suite import commands, listing
+from prooflops.suite import listing
 from prooflops.suite.page import claims, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import unmeasured_table
@@ -54,14 +54,12 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for sentence in page.undecided(report):
         for each in medium.wrapped(sentence, width):
             terminal.write_line(each, yellow=True)
-    if page.is_of_claims(report) or report.figures or report.undecided_floors:
+    if page.is_of_claims(report) or report.figures or report.undecided_floors or report.resume:
         answer = page.headline(report)
         for each in medium.headline_facts(answer, width):
             terminal.write_line(each)
         for each in medium.wrapped(answer.sentence, width):
             terminal.write_line(each, bold=True, **{COLOURS[answer.mark.tone]: True})
-    if finished.resume:
-        terminal.write_line(commands.resuming(finished.resume))
 
 
 def _print_claims(
@@ -100,8 +98,12 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
     verdicts = finished.report.claims
     if not is_verbose:
         for reason, ids in unchecked(verdicts):
-            named = ", ".join(ids) if len(ids) <= MOST_NAMED else many(len(ids), "claim")
-            yield f"not checked, {reason}: {named}"
+            named = ids if len(ids) <= MOST_NAMED else [many(len(ids), "claim")]
+            yield f"not checked, {reason}: {', '.join(named)}"
+    if ids := finished.report.in_part:
+        yield claims.in_part(
+            ids if is_verbose or len(ids) <= MOST_NAMED else [f"{len(ids)} claims (-v names them)"]
+        )
     settled = {each.id for each in verdicts if each.verdict not in (*RED, "not checked")}
     for listed in sorted({*known} & settled):
         yield f"{listed} is listed in --known-failures but now holds: remove it there"

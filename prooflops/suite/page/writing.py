@@ -25,7 +25,6 @@ class FinishedRun:
     folder: Path | None
     record: Path | None
     unwritten: str = ""
-    resume: Path | None = None  # the file of a run that can go on
 
 
 FINISHED = pytest.StashKey[FinishedRun]()
