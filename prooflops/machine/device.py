@@ -20,6 +20,7 @@ from accounting import devices
 from accounting.devices import Accelerator
 from prooflops import precision
 from prooflops.machine import cpu_clock, processor
+from prooflops_gate.console.tables import many
 from prooflops_gate.machine import cpu, limits, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
@@ -340,7 +341,7 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     software = f"{', '.join(versions)}, python {facts['python']}"
     return [
         f"device: {device} = {', '.join(what)}",
-        f"{software}, {facts['threads']} threads on {cores}",
+        f"{software}, {many(facts['threads'], 'thread')} on {cores}",
         f"flags: {flags}",
     ]
 

@@ -69,10 +69,10 @@ def test_header_and_first_screen_name_chip_cores_memory_and_hypervisor(host, mon
     monkeypatch.setattr(processor, "hypervisor", lambda: "KVM")
     here = torch.device("cpu")
     facts = device.fingerprint(here) | {"name": "Intel(R) Xeon(R) Processor", "cores": 2}
-    facts |= {"memory_bytes": 4 * 2**30, "isa": ["avx2"]}
+    facts |= {"memory_bytes": 4 * 2**30, "isa": ["avx2"], "threads": 1}
     first, second, _ = device.headline(here, facts)
     assert first == "device: cpu = Intel(R) Xeon(R) Processor, Sapphire Rapids, 4.0 GiB, avx2"
-    assert second.endswith("threads on 2 virtual cores (KVM)")
+    assert second.endswith(", 1 thread on 2 virtual cores (KVM)")
     shown = headline(RunReport(machine=facts)).facts
     assert shown[:4] == [
         "Intel(R) Xeon(R) Processor", "Sapphire Rapids", "2 virtual cores (KVM)", "4.0 GiB"

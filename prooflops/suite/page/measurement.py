@@ -220,6 +220,5 @@ class Measurement:
         found += self.facts
         found += [label.partition(":")[0] for label in self.labels]
         if self.faster_again:
-            rate = self.at_its_best().rate_text
-            found.append(f"{AGAIN}: {rate}, {self.faster_again:.3g} times as fast")
+            found.append(f"{AGAIN}: {self.at_its_best().rate_text}")
         return ", ".join(filter(None, dict.fromkeys(found)))

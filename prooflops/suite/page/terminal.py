@@ -100,10 +100,9 @@ def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -
         for reason, ids in unchecked(verdicts):
             named = ids if len(ids) <= MOST_NAMED else [many(len(ids), "claim")]
             yield f"not checked, {reason}: {', '.join(named)}"
-    if ids := finished.report.in_part:
-        yield claims.in_part(
-            ids if is_verbose or len(ids) <= MOST_NAMED else [f"{len(ids)} claims (-v names them)"]
-        )
+    if in_part := finished.report.in_part:
+        is_short = is_verbose or len(in_part) <= MOST_NAMED
+        yield claims.in_part(in_part if is_short else [f"{len(in_part)} claims (-v names them)"])
     settled = {each.id for each in verdicts if each.verdict not in (*RED, "not checked")}
     for listed in sorted({*known} & settled):
         yield f"{listed} is listed in --known-failures but now holds: remove it there"
