@@ -98,8 +98,7 @@ def print_page(
         terminal.write_line(section.title, bold=True)
         for text in medium.section_lines(section, width and width - 2):
             terminal.write_line(f"  {text}")
-    page, facts = (path_of(examination, folder, suffix) for suffix in ("html", "json"))
-    line(f"page: {page} and .md  facts: {facts}")
+    line(f"page: {path_of(examination, folder, 'html')} (also .md and .json)")
 
 
 def as_json(

@@ -21,7 +21,7 @@ from prooflops.model.user_model import (
 )
 
 GIVEN, GRADIENTS, STATE = "parameters, buffers, inputs", "gradients", "optimizer state"
-HELD, PEAK = "held for the backward pass", "peak of a step"
+HELD, PEAK = "kept for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "step")
 LOWER_BOUND = "the workspace of some kernels is not known: the predicted peak is a lower bound"
 CPU_KERNELS = "the CPU's kernels"

@@ -111,7 +111,7 @@ def per_second_text(rate: float | None, unit: str) -> str:
 
 
 def flops_section(flops: ExplainedFlops) -> Section:
-    rows, rule = [["FLOPs", *RULES, "step, a parameter"]], flops.rule("step")
+    rows, rule = [["FLOPs", *RULES, "step, per parameter"]], flops.rule("step")
     remarks = []
 
     def row(name: str, forward: int, backward: int, sign: str = "") -> None:
@@ -138,7 +138,7 @@ def flops_section(flops: ExplainedFlops) -> Section:
             f"products in the optimizer's step, which no rule covers: {flops.update:,} FLOPs"
         )
     remarks.append(
-        f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs"
+        f"elementwise operations and reductions, besides the products: {flops.elementwise:,} FLOPs"
     )
     without = f"operators without a formula, not counted: {first_names(calls)}"
     remarks.append(without if calls else "every operator of the step has a formula")
@@ -250,7 +250,7 @@ def operators_section(breakdown: Breakdown, *, is_compiled: bool) -> Section:
 
 def fits_section(fits: Fits) -> Section:
     """A row per card: what it offers, what the step reserves there, and the answer."""
-    rows = [["card", "it offers", "step reserves", "does it fit?"]]
+    rows = [["card", "card offers", "step reserves", "does it fit?"]]
     rows += [[row.fit.card, row.offers, row.reserves, row.answer] for row in fits.rows]
     remarks = [*fits.not_predicted, *fits.notes]
     if fits.rows:
@@ -261,5 +261,5 @@ def fits_section(fits: Fits) -> Section:
         )
     unknown = dict.fromkeys(name for row in fits.rows for name in row.fit.unknown)
     if unknown:
-        remarks.append(f"at least: the workspace is not known of {first_names(unknown)}")
-    return Section("cards that it fits on", rows if fits.rows else [], remarks)
+        remarks.append(f"at least: the workspace of {first_names(unknown)} is not known")
+    return Section("cards that the step fits on", rows if fits.rows else [], remarks)

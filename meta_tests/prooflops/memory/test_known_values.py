@@ -69,6 +69,6 @@ def test_transformers_leaves_out_a_mask_of_ones_but_no_other():
         measured = model_report(net, {"input_ids": ids, "labels": ids, **mask}, measure=True)
         rows = measured.examination.memory.rows
         assert all(row.predicted_bytes == row.measured_bytes for row in rows)
-        return next(row.measured_bytes for row in rows if row.name.startswith("held"))
+        return next(row.measured_bytes for row in rows if row.name.startswith("kept"))
 
     assert held() == held(attention_mask=torch.ones_like(ids)) < held(attention_mask=padded)

@@ -26,7 +26,7 @@ def test_channels_last_reaches_the_report(of_weights, of_inputs):
     if of_inputs:
         inputs = inputs.to(memory_format=torch.channels_last)
     report = prooflops.model_report(convolution(of_weights), inputs, measure=True)
-    held = report.examination.memory.row("held for the backward pass")
+    held = report.examination.memory.row("kept for the backward pass")
     assert held.predicted_bytes == held.measured_bytes
 
 

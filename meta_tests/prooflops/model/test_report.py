@@ -181,7 +181,7 @@ class Reader(nn.Linear):
 def test_a_module_that_keeps_an_output_holds_what_is_measured():
     report = prooflops.model_report(Reader(64, 64), torch.ones(512, 64), "SGD", measure=True)
     held = {row.name: row for row in report.examination.memory.rows}
-    for name in ("parameters, buffers, inputs", "gradients", "held for the backward pass"):
+    for name in ("parameters, buffers, inputs", "gradients", "kept for the backward pass"):
         assert held[name].predicted_bytes == held[name].measured_bytes, held[name]
     assert 0.9 * report.measured_peak_bytes < report.predicted_peak_bytes
     assert report.predicted_peak_bytes <= report.measured_peak_bytes

@@ -46,7 +46,7 @@ def titles(shown: Sequence[NodeRun]) -> list[str]:
 
 
 def contested_claims(shown: Sequence[NodeRun]) -> list[list[str]]:
-    """Claims that fail in a column, or that all settled differently, with each verdict."""
+    """Claims that fail in a column, or whose verdicts differ, with the verdict of each column."""
     rows = []
     for claim in sorted({claim for run in shown for claim in run.verdicts}):
         found = [run.verdicts.get(claim, ABSENT) for run in shown]

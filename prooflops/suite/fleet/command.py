@@ -20,10 +20,11 @@ from prooflops_gate.page.section import Page, Section
 from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 
 MOST_PRINTED_ROWS = 20
-SLOW_HEAD = ["machine", "", "slower by"]
+SLOW_HEAD = ["machine", "state", "slower by"]
 FOOT = (
     "“~” marks a difference that two runs of one machine may have: less than 3 %, or than both "
-    "spreads together. Contended measurements are omitted."
+    "spreads together. Contended measurements are omitted. A suspect that is slow in a second run, "
+    "too, is bad; otherwise it was a one-off."
 )
 
 
@@ -59,14 +60,14 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
     shown = side_by_side.columns(runs, [machine.node for machine in slow])
     lead = [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
     if len(runs) == 1:
-        lead.append("only one run was given, so there is nothing to compare it with")
+        lead.append("Only one run was given, so there is nothing to compare it with")
     elif len(shown) == len(runs):
         lead = side_by_side.changes(shown) + lead
     else:
         answers = Counter(run.answer for run in {run.node: run for run in runs}.values())
         counted = ", ".join(f"{number} {answer}" for answer, number in answers.items())
-        lead.append(f"the newest run of each machine: {counted}")
-        lead.append("the tables show the machines that stand out, and one normal machine")
+        lead.append(f"The newest run of each machine: {counted}")
+        lead.append("The tables show the machines that stand out, and one normal machine")
     partial = [run for run in runs if run.partial]
     rows = [[machine.node, machine.state, f"{machine.slowdown:.1%}"] for machine in slow]
     return Page(

@@ -67,7 +67,7 @@ def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path, golden):
 def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):
     code, said = compared(tmp_path, write_records(tmp_path / "first", RECORD, 1, 0.0))
     assert code == 0
-    assert "only one run was given, so there is nothing to compare it with" in said
+    assert "Only one run was given, so there is nothing to compare it with" in said
     assert "needed to name" not in said
     assert "Claims that" not in said
 
