@@ -26,7 +26,7 @@ def print_history(folder: Path, exact: Sequence[str], *, report: Path | None, ro
         # Imports numpy and scipy, which a plain list does without.
         from prooflops_gate.history import page
 
-        print(f"  written: {page.write_page(report, root.name, readable, page.address_of(root))}")
+        print(f"  report: {page.write_page(report, root.name, readable, page.address_of(root))}")
     return 0
 
 

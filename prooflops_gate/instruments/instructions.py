@@ -191,8 +191,8 @@ class Instructions:
             notes.append(f"instructions are not counted: {self.why_not}")
         left = sum(name not in self.found for name in self._taken)
         if left:
-            had = f"time for {many(self.pairs, 'pair')}"
-            notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
+            had = f"there was time for {many(self.pairs, 'pair')}"
+            notes.append(f"instructions leave {many(left, 'benchmark')} undecided: {had}")
         if not self.asked:
             return Decided(rows, tuple(notes))
         unsteady = sum(count.verdict == UNSTEADY for count in self.found.values())

@@ -167,7 +167,7 @@ class PacePlan:
     def given_up(self) -> dict[str, str]:
         """Why benchmarks are too long to be measured with the others, by name."""
         needed = self.minutes_for(list(self.costs))
-        why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
+        why = f"{self.pairs} pairs of processes need --gate-budget {needed}"
         return {
             name: f"{TOO_LONG}; a process takes {self.costs[name].at(0):.1f} s for it, and {why}"
             for name in self.too_long

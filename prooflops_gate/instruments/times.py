@@ -249,7 +249,7 @@ class Times:
             ended += row.name in self.open and row.verdict == "INCONCLUSIVE"
         if ended:
             open_ = many(ended, "benchmark")
-            notes.append(f"the budget (--gate-budget) is spent: {open_} left open by time")
+            notes.append(f"the budget (--gate-budget) is spent: time leaves {open_} undecided")
         unchanged = [row.effect for row in rows if row.effect and row.verdict not in CHANGES]
         if unchanged:
             notes.append(found_from(unchanged, self.rule.plan, self.rule.min_effect))

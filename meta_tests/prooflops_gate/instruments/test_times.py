@@ -149,7 +149,7 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget():
     rows = run.run(took_s=11.0)
     assert (run.times.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
-    spent = "the budget (--gate-budget) is spent: 1 benchmark left open by time"
+    spent = "the budget (--gate-budget) is spent: time leaves 1 benchmark undecided"
     assert spent in run.times.decide().notes
 
 
@@ -219,7 +219,7 @@ def test_a_benchmark_too_long_for_the_others_is_left_out():
     rows = run.run()
     assert [task.tests for task in run.asked] == [("a",)] * 7
     assert rows["long"].verdict == "INCONCLUSIVE"
-    assert "8 pairs do not fit into the budget" in rows["long"].note
+    assert "8 pairs of processes need --gate-budget" in rows["long"].note
 
 
 def test_a_benchmark_whose_noise_more_rounds_lower_gets_more_time():
