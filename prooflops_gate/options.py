@@ -114,7 +114,10 @@ VALUES = {
     ),
     "--gate-min-instructions": (
         "X%",
-        f"smallest reported change of instructions; it is not red (default: {MIN_INSTRUCTIONS}%)",
+        (
+            "smallest change of instructions that is reported, which alone never fails (default: "
+            f"{MIN_INSTRUCTIONS}%)"
+        ),
     ),
     "--gate-budget": ("MINUTES", f"longest time of a comparison (default: {BUDGET_MIN:g})"),
     "--gate-json": ("FILE", "write the comparison to this file, as JSON"),
