@@ -34,7 +34,7 @@ def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
     Where tests are left it is not checked.
     """
     plan, ended = rows.plan, rows.ended()
-    why_unrun = rows.stopped or "never reached"
+    why_unrun = rows.stopped or "not run yet"
     outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
     for test, claims in plan["tests"].items():
         unrun = [Outcome(test, "unrun", why_unrun, cases=0)]

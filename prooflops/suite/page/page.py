@@ -37,7 +37,8 @@ FOOT = (
 SPREAD = (
     "The device's own timer measures times. A `spread` above 25 % is too wide for a conclusion. "
     "The `dense peak` is the vendor's highest rate without sparsity; for a CPU, cores × FLOPs per "
-    "clock × clock. The `best rate` is the rate of this machine's fastest product of the dtype."
+    "clock × measured clock. The `best rate` is the rate of this machine's fastest product of "
+    "the dtype."
 )
 
 
