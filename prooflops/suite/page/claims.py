@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
 from prooflops.suite.verdicts import VERDICTS, Verdict
@@ -56,11 +56,6 @@ def answer(report: RunReport) -> tuple[Mark, str]:
     return Mark(total, tone, shape), ", ".join(numbers)
 
 
-def in_part(names: Iterable[str]) -> str:
-    """Names the claims that have no verdict, as only a part of their tests was chosen."""
-    return f"ran in part: {', '.join(names)}; --claim=ID runs all tests of a claim"
-
-
 def red_sections(report: RunReport) -> list[Section]:
     """The failing claims, failing benchmarks and errors; each section if it has rows."""
     claims = _claim_rows(report.with_verdicts("FAILS"))
@@ -97,11 +92,9 @@ def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:
 def claims_section(report: RunReport) -> Section:
     """All claims by topic, folded, with a search; before them counts, and what is unchecked."""
     left_open = [
-        f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
-        for reason, names in unchecked(report.claims)
+        f"{literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
+        for reason, names in unchecked(report.claims, report.in_part)
     ]
-    if report.in_part:
-        left_open.append(in_part(f"`{name}`" for name in report.in_part))
     parts = []
     for topic, group in by_topic(report.claims).items():
         claims = [_claim(report, each) for each in group]

@@ -83,8 +83,6 @@ def headline(report: RunReport) -> Headline:
         )
         mark, text = delivery.so_far(mark, text, report.unfinished)
         mark = _with_what_is_red(mark, report)
-    if report.unfinished and mark.word != delivery.MISSES.word:
-        advice, command = delivery.REPEAT, report.command
     failing = [each.id for each in report.with_verdicts("FAILS") if not each.known]
     if 0 < len(failing) <= MOST_CLAIMS_OF_A_COMMAND and mark.word != delivery.MISSES.word:
         advice = "Check the failing claims again"
@@ -108,8 +106,7 @@ def _with_what_is_red(mark: Mark, report: RunReport) -> Mark:
     red = [f"{many(failing, 'claim')} FAIL{'S' * (failing == 1)}"] * bool(failing)
     red += [f"{many(len(benchmarks), 'benchmark')} failed"] * bool(benchmarks)
     floors = report.failing_floors
-    verb = f"fail{'s' * (len(floors) == 1)} the run"
-    red += [f"{many(len(floors), 'undecided floor')} {verb}"] * bool(floors)
+    red += [f"{many(len(floors), 'undecided floor')} failing the run"] * bool(floors)
     red += [f"{many(len(report.errors), 'test')} crashed"] * bool(report.errors)
     if not red:
         return mark

@@ -146,14 +146,15 @@ def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 COUNTED_TESTS = re.compile(r"^\d+ of \d+ tests? ran: ")
 
 
-def unchecked(claims: Iterable[Verdict]) -> list[tuple[str, list[str]]]:
-    """The reasons for unchecked claims, each with the claims' ids."""
+def unchecked(claims: Iterable[Verdict], in_part: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
+    """The reasons for unchecked claims, and that some ran in part; each with the claims' ids."""
     reasons: dict[str, list[str]] = {}
     for claim in claims:
         if claim.verdict == "not checked":
             reason = COUNTED_TESTS.sub("", claim.reason)
-            reasons.setdefault(reason, []).append(claim.id)
-    return [*reasons.items()]
+            reasons.setdefault(f"not checked, {reason}", []).append(claim.id)
+    parts = [("ran in part (--claim=ID runs all tests of a claim)", in_part)] if in_part else []
+    return [*reasons.items(), *parts]
 
 
 def run_report(

@@ -96,13 +96,9 @@ def _print_claims(
 def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -> Iterator[str]:
     """Why claims are not checked, and which known failures hold now."""
     verdicts = finished.report.claims
-    if not is_verbose:
-        for reason, ids in unchecked(verdicts):
-            named = ids if len(ids) <= MOST_NAMED else [many(len(ids), "claim")]
-            yield f"not checked, {reason}: {', '.join(named)}"
-    if in_part := finished.report.in_part:
-        is_short = is_verbose or len(in_part) <= MOST_NAMED
-        yield claims.in_part(in_part if is_short else [f"{len(in_part)} claims (-v names them)"])
+    for reason, ids in unchecked(() if is_verbose else verdicts, finished.report.in_part):
+        named = ", ".join(ids) if len(ids) <= MOST_NAMED else many(len(ids), "claim")
+        yield f"{reason}: {named}"
     settled = {each.id for each in verdicts if each.verdict not in (*RED, "not checked")}
     for listed in sorted({*known} & settled):
         yield f"{listed} is listed in --known-failures but now holds: remove it there"

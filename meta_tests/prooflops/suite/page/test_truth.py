@@ -415,7 +415,7 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
         ("FAILS", 0, {}, "DELIVERS, and 1 claim FAILS", "bad"),
         ("holds", 1, {}, "DELIVERS, and 1 test crashed", "open"),
         ("FAILS", 1, {}, "DELIVERS, and 1 claim FAILS and 1 test crashed", "bad"),
-        ("holds", 0, STRICT, "DELIVERS, and 1 undecided floor fails the run", "bad"),
+        ("holds", 0, STRICT, "DELIVERS, and 1 undecided floor failing the run", "bad"),
         ("holds", 0, UNFINISHED, "NOT FINISHED", "open"),
         ("FAILS", 0, UNFINISHED, "NOT FINISHED, and 1 claim FAILS", "bad"),
     ],
