@@ -191,6 +191,7 @@ def test_launches_take_a_share_in_proportion_to_the_operators():
     assert figures(1.0, 2000)["launch_share"] == 2 * figures(1.0, 1000)["launch_share"] < 0.5
     assert figures(1e-9, 1000).items() >= {"launch_share": 1.0, "bound": "launch"}.items()
     assert "bound" not in figures(1.0, 1000)
+    assert launch.share_of_launches(0.5, 1.0) == {"launch_share": 0.5, "bound": "launch"}
 
 
 def call_after_a_set_up(run, call):
@@ -209,7 +210,7 @@ def call_after_a_set_up(run, call):
 
 
 def test_each_call_follows_a_set_up(scripted):
-    clock, call = scripted([0.001])
+    clock, call = scripted([1e-5])
     call_after_a_set_up(measure(clock), call)
 
 
@@ -353,11 +354,18 @@ def test_a_search_beside_other_work_alone_skips_no_benchmark(flops, is_skipped):
 def test_a_quiet_moment_is_as_fast_as_its_fastest_round_and_a_burst_as_its_fastest_five(
     monkeypatch,
 ):
-    rounds = SimpleNamespace(times_s=[0.8, 0.5, 0.4, 0.2, 0.3, 0.1], median_s=0.35)
-    monkeypatch.setattr("bench.ceilings.timing.time", lambda *_, **__: rounds)
+    asked, called = [], []
+
+    def timed(*_, rounds, **__):
+        asked.append(rounds)
+        return SimpleNamespace(times_s=[0.8, 0.5, 0.4, 0.2, 0.3, 0.1], median_s=6e-4)
+
+    monkeypatch.setattr("bench.ceilings.timing.time", timed)
     slowed = Ceilings(CPU, SHORT, _best={"fp32": Found((1, 1, 1), 1e-3)})
     assert slowed.quietly("fp32") == pytest.approx(2 * PROBE["cpu"] ** 3 / 0.1)
-    assert slowed.burst_s("fp32", lambda: None) == 0.3
+    assert asked == [3, 10], "ten products of 0.1 s take as long as a call may"
+    assert slowed.burst_s("fp32", partial(called.append, 1)) == 0.3
+    assert len(called) == 4, "2 ms of work follow the rest"
     faster = shares_of(lambda: None, Work(30, 0), 1.0, "fp32", slowed, None)
     assert faster["share_of_ceiling"] == 30 / slowed.flop_per_s("fp32") < 1
 

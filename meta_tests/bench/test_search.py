@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import ceilings as module
 from bench.ceilings import Ceilings
 from bench.search import fastest, shapes
 from meta_tests.bench.stand_ins import CPU, SHORT
@@ -35,11 +34,17 @@ def test_the_fastest_shape_is_found_beside_other_work_in_one_turn(best, busy_tur
     assert fastest(LISTED, operands, lambda: now, window_s=0.01) == best
 
 
-def test_a_real_search_finds_a_shape_of_its_list_and_reports_its_progress(monkeypatch):
-    monkeypatch.setitem(module.SEARCH, "cpu", 1)
-    said = []
-    ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
-    found = ceilings.best("fp32")
-    assert found.flop_per_s > 0
-    assert found.shape in ceilings.shapes("fp32")
-    assert said == ["searching for the fastest product of fp32"]
+@pytest.mark.parametrize(
+    ("dtype", "flop_per_s", "largest"),
+    [
+        # Five matrices of 2^19 numbers in fp64, or of 2^20 in fp32, fill the room.
+        ("fp64", math.inf, (512, 1024, 512)),
+        ("bf16", math.inf, (1024, 1024, 1024)),
+        # A product takes a quarter of the longest call.
+        ("bf16", 4 * 2 * 256**3, (256, 256, 256)),
+    ],
+)
+def test_a_search_tries_what_fits_the_memory_and_the_pace(dtype, flop_per_s, largest):
+    room_bytes = 5 * 8 * 2**19
+    ceilings = Ceilings(CPU, SHORT, room_bytes=lambda: room_bytes, _probed={dtype: flop_per_s})
+    assert ceilings.shapes(dtype)[-1] == largest

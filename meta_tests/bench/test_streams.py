@@ -14,6 +14,7 @@ from bench.streams import (
     Arrays,
     Bandwidths,
     Size,
+    assert_bytes,
     bandwidth_of_mix,
     cache_size,
     memory_size,
@@ -54,8 +55,8 @@ def test_a_cache_is_measured_where_half_of_it_exceeds_all_levels_within():
 
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_arrays_that_fit_the_cache_are_not_measured(device):
-    with pytest.raises(pytest.skip.Exception, match=r"arrays of 256 MiB, .* cache of 300 MiB"):
-        memory_size(device, "quick", caches(300), 1.5 * GIB)
+    with pytest.raises(pytest.skip.Exception, match=r"arrays of 256 MiB, .* cache of 256 MiB"):
+        memory_size(device, "quick", caches(256), 1.5 * GIB)
 
 
 def test_a_kernel_that_has_a_row_is_not_timed_again():
@@ -90,6 +91,21 @@ def test_a_copy_of_another_part_of_a_long_array_is_noticed():
     for away in (1024, 2**20, 2**22, 2**23):
         with pytest.raises(AssertionError, match="copy differs from fp64"):
             stream.check(stream.a.roll(away))
+    for place in (0, -1):
+        nearly = stream.a.clone()
+        nearly[place] *= 1 + 2**-23
+        with pytest.raises(AssertionError, match="copy differs from fp64"):
+            stream.check(nearly)
+
+
+@pytest.mark.parametrize("kernel", STREAMS)
+def test_the_bytes_of_a_stream_are_those_that_its_operator_moves(kernel):
+    stream = Arrays(1000, CPU).stream(kernel)
+    result_bytes = 4 if stream.run().dim() == 0 else 0
+    assert_bytes(stream.work, stream.run, result_bytes)
+    for other in (-4, 4):
+        with pytest.raises(AssertionError, match=f"{result_bytes + other} more are uncounted"):
+            assert_bytes(stream.work, stream.run, result_bytes + other)
 
 
 def caches(last_level_mib):
