@@ -151,10 +151,10 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
 @pytest.mark.parametrize(
     ("rows", "dtype"),
     [
-        ((1,), torch.float32),
+        ((1,), torch.float16),
         ((6,), torch.bfloat16),
         ((2, 3), torch.float32),
-        ((2, 1, 3), torch.bfloat16),
+        ((2, 1, 3), torch.float64),
     ],
     ids=str,
 )
@@ -314,9 +314,8 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
     ],
 )
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
-    b = 3
     d = 32
-    for inputs in (5, d):
+    for b, inputs in ((1, 5), (30, d)):
         model = DeepLinear(dim=d, layers=layers, inputs=inputs)
         net = workloads.build(model, device=device)
         n = parameters_of(net)

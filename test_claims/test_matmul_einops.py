@@ -118,15 +118,14 @@ def test_heads_of_any_dtype_layout_and_size_are_split_and_merged(device):
         equal(merged, x, "merged", case=case)
 
 
+LONG = {"a": 3, "b": 50, "c": 40, "d": 20}
+
+
 @pytest.mark.claim("matmul.rearrange-inverse")
 @given(pattern=patterns(), dtype=st.sampled_from(PLACED))
 @example(
     dtype="bf16",
-    pattern=(
-        {"a": 3, "b": 50, "c": 40, "d": 2},
-        [["a"], ["b", "c"], ["d"]],
-        [["c"], ["d", "a"], ["b"]],
-    ),
+    pattern=(LONG, [["a"], ["b", "c"], ["d"]], [["c"], ["d", "a"], ["b"]]),
 )
 def test_rearranging_back_gives_every_element_its_place_again(device, pattern, dtype):
     size, left, right = pattern
@@ -169,9 +168,6 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
 def laid_out(pattern):
     """The pattern, and the dimensions of its left side as they lie in memory."""
     return st.tuples(st.just(pattern), st.permutations(pattern[1]))
-
-
-LONG = {"a": 3, "b": 50, "c": 40, "d": 20}
 
 
 @pytest.mark.claim("matmul.rearrange-is-view")

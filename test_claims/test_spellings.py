@@ -24,7 +24,7 @@ from torch.utils import data
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from accounting import activations, devices, memory, models, roofline, units
+from accounting import activations, devices, layout, memory, models, roofline, units
 from accounting.parts import AttentionLayers, Parts
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.messages import equal
@@ -45,7 +45,7 @@ LIBRARIES = {
     "schedules": lr_scheduler,
     **{
         each.__name__.rpartition(".")[2]: each
-        for each in (optim, data, activations, devices, memory, models, roofline, units)
+        for each in (optim, data, activations, devices, layout, memory, models, roofline, units)
     },
     **{each.__name__: each for each in (collections, copy, functools, random)},
     "checkpoint": checkpoint,
@@ -80,9 +80,24 @@ def operands(case, edges):
 
 
 def copied(x):
-    """A tensor like this, without a gradient, over a copy of the storage."""
-    storage = x.untyped_storage().clone()
-    return x.new_empty(0).set_(storage, x.storage_offset(), x.shape, x.stride())
+    """A view like this, without a gradient, of a copy of the storage."""
+    base = x.new_empty(0).set_(x.untyped_storage().clone())
+    return base.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def viewed(x, *shape):
+    """Strides of a tensor and of a view of it, and the view's values, if it is one."""
+    y = x.view(*shape)
+    return x.stride(), y.stride(), y.tolist(), shares_storage(x, y)
+
+
+def refused(function, *arguments):
+    """True if torch refuses these arguments."""
+    try:
+        function(*arguments)
+    except RuntimeError:
+        return True
+    return False
 
 
 @functools.cache
@@ -90,7 +105,7 @@ def small_nets(dtype):
     """A net, a net that draws and normalises, and inputs of both."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
-    noisy = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    noisy = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.LayerNorm(8), nn.Dropout(0.5))
     return net.to(dtype), noisy.to(dtype), torch.randn(5, 4).to(dtype)
 
 
@@ -333,10 +348,11 @@ class Outcome:
         self.values = tree_leaves(value)
         self.kept = sum(saved.tensor.nbytes for saved in kept)
         tensors = [each for each in self.values if isinstance(each, torch.Tensor)]
-        self.layouts = [
-            (x.dtype, layout, x.numel() > 0 and shares_storage(x, names["x"]))
-            for x, layout in zip(tensors, map(layout_of, tensors), strict=True)
-        ]
+        self.layouts = []
+        for x in tensors:
+            shares = x.numel() > 0 and shares_storage(x, names["x"])
+            taken = 0 if shares else x.untyped_storage().nbytes()
+            self.layouts.append((x.dtype, layout_of(x), shares, taken))
         self.gradients = {}
         leaves = [n for n in "xywb" if names[n].requires_grad and re.search(rf"\b{n}\b", way)]
         results = [x for x in tensors if x.grad_fn is not None]
@@ -383,7 +399,10 @@ def assert_one(row, group, case):
             if case.layout == "expanded" or not torch.can_cast(dtype, names["x"].dtype):
                 continue
             names = names | {name: copied(names[name]) for name in "xywb"}
-            names["out"] = torch.empty(0, dtype=dtype)
+            shape = first.values[0].shape if first else ()
+            names["out"] = torch.zeros(*shape, 2, dtype=dtype)[..., 0]
+            target = names["out" if "out=out" in way else "x"]
+            place = target.data_ptr()
         try:
             got = Outcome(way, group, names)
         except (AttributeError, TypeError) as error:
@@ -402,8 +421,8 @@ def assert_one(row, group, case):
                 both = [got.gradients[name]], [first.gradients[name]]
                 assert_close(*both, **near, **options)
         if writes:
-            written = names["out" if "out=out" in way else "x"]
-            assert got.values[0] is written, f"{way} wrote elsewhere [{case}]"
+            in_place = got.values[0] is target and target.data_ptr() == place
+            assert in_place, f"{way} wrote elsewhere [{case}]"
         elif compare != "values":
             equal(got.layouts, first.layouts, "layouts", way=way, case=case)
             equal(got.kept, first.kept, "bytes kept", way=way, case=case)

@@ -79,7 +79,10 @@ def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
         # A device may compute roots with an error of a few units in the last place.
         near = 4 * torch.finfo(x.sqrt().dtype).eps
         ways = {
-            "pow": (x.pow(2), x * x),
+            "pow": ((-x).pow(2), x * x),
+            "pow of 3": ((-x).pow(3), -x * x * x),
+            "pow of each": (x.pow(root), case.tensor(device, values=(1, 16, 729))),
+            "pow of large integers": ((x.long() << 20).pow(2), x.double() ** 2 * 2**40),
             "sqrt": (x.sqrt(), root),
             "rsqrt": (x.rsqrt(), 1 / root.double()),
         }
