@@ -85,7 +85,7 @@ def peak_bytes(layers, segments, activation, weight=0):
 
 MODELS = [
     DeepLinear(dim=1, layers=1, outputs=1),
-    DeepLinear(dim=12, layers=5, outputs=3),
+    DeepLinear(dim=12, layers=5, outputs=3, bias=True),
     DeepLinear(dim=7, layers=3, outputs=2),
     DeepLinear(dim=130, layers=2, outputs=1),
 ]
@@ -247,7 +247,8 @@ def test_inference_holds_the_input_and_output_of_one_layer(
     function, each, _ = KEPT[name]
     for dtype in (torch.float32, torch.bfloat16):
         *maps, _ = deep_net(width, layers, function, metered_device)
-        net = nn.Sequential(*maps).to(dtype)
+        # The mode of evaluation alone keeps what training keeps.
+        net = nn.Sequential(*maps).to(dtype).eval()
         x = torch.ones(*rows, width, device=metered_device, dtype=dtype)
         tensors.warm_up(metered_device)
         with measured_memory(metered_device) as held:

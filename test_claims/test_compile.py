@@ -19,6 +19,7 @@ from test_claims.oracles.dispatched import (
 from test_claims.oracles.messages import agree, at_least, at_most, between, equal
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import metered
+from test_claims.strategies import in_fp64
 
 pytestmark = [
     # torch.compile imports a deprecated part of torch.
@@ -116,10 +117,12 @@ def graphs_after_each(lengths, device, **options):
     backend = Graphs()
     counts = []
     function = torch.compile(fresh(scaled), backend=backend, **options)
-    for length in lengths:
-        result = function(torch.ones(length, device=device))
+    for number, length in enumerate(lengths):
+        # Other values compile nothing.
+        result = function(torch.full((length,), float(number), device=device))
         counts.append(backend.compiled)
-        equal(result, torch.full((length,), 3.0), "the compiled result", length=length)
+        should = torch.full((length,), 2.0 * number + 1)
+        equal(result, should, "the compiled result", length=length)
 
     return counts, backend.runs
 
@@ -199,7 +202,7 @@ def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(
     speed.assert_slower(first, lambda: again(four), claim, at_least=10)
 
 
-@pytest.mark.claim("compile.fuses")
+@pytest.mark.claim("compile.fuses", "compile.same-values")
 def test_all_operations_become_one_that_allocates_its_result_alone(device, fused, x):
     function, as_one, operations, kernels = fused
     equal(kernels, 1, "kernels")
@@ -215,6 +218,11 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
 
         apart = {name for name in left if name.removesuffix("_") in arithmetic}
         equal(apart, set(), "arithmetic compiled", dtype=each.dtype)
+
+        exact = function(in_fp64(each))
+        off = (in_fp64(as_one(each)) - exact).abs().max() / exact.abs().max()
+        near = max(torch.finfo(each.dtype).eps, 1e-6)
+        at_most(off.item(), near, "the error over the largest value", dtype=each.dtype)
 
     if metered(device) != device:
         return

@@ -45,7 +45,7 @@ class Regression:
     until one is fetched.
     """
 
-    def __init__(self, device, seed, examples=32, features=4, batch=32, most=0.0):
+    def __init__(self, device, seed, examples=32, features=4, batch=32, most=0.0, momentum=0.0):
         generator = torch.Generator().manual_seed(seed)
         device = with_dtype(device)
         x = torch.randn(examples, features, generator=generator, dtype=torch.float64)
@@ -60,7 +60,7 @@ class Regression:
             {"params": self.weights[2:]},
             {"params": [self.bias], "lr": BIAS_RATE},
         ]
-        self.optimizer = torch.optim.SGD(groups, lr=RATE)
+        self.optimizer = torch.optim.SGD(groups, lr=RATE, momentum=momentum)
         self.batches = cycle(zip(self.x.split(batch), self.y.split(batch), strict=True))
         self.most = most
         self.calls = {
@@ -90,10 +90,10 @@ class Regression:
                 self.calls[call]()
         return np.array(torch.cat(self.parameters).tolist())
 
-    def gradient_descent(self, steps, summed=False, most=math.inf, batch=32):
+    def gradient_descent(self, steps, momentum=0.0, most=math.inf, batch=32):
         """The same weights by numpy: w − rate · gradient, of norm `most` at most.
 
-        The bias has a rate of its own. `summed`: of all gradients so far.
+        The bias has a rate of its own. A momentum of 1 sums all gradients so far.
         """
         x = np.column_stack([np.array(self.x.tolist()), np.ones(len(self.x))])
         y = np.array(self.y.tolist())
@@ -106,7 +106,7 @@ class Regression:
             of = y[first : first + batch]
             gradient = 2 / len(of) * some.T @ (some @ weights - of)
             gradient *= min(1.0, most / max(np.linalg.norm(gradient), 1e-300))
-            total = total + gradient if summed else gradient
+            total = momentum * total + gradient
             weights = weights - rates * total
 
         return weights
@@ -144,14 +144,15 @@ OTHER_ORDERS = [
     batch=sizes(1, 9),
     more=sizes(1, 5),
     steps=sizes(1, 6),
+    momentum=st.sampled_from([0.0, 0.5]),
 )
 def test_fetch_forward_backward_step_is_gradient_descent_alone(
-    device, other, seed, batch, more, steps
+    device, other, seed, batch, more, steps, momentum
 ):
     for parts in (IN_ORDER, other):
-        task = Regression(device, seed, examples=batch + more, batch=batch)
+        task = Regression(device, seed, examples=batch + more, batch=batch, momentum=momentum)
         got = task.run([call for part in parts for call in part], steps)
-        should = task.gradient_descent(steps, batch=batch)
+        should = task.gradient_descent(steps, momentum, batch=batch)
         same = np.allclose(got, should, rtol=1e-9, atol=1e-9)
         equal(same, parts == IN_ORDER, "whether this is gradient descent", parts=parts)
 
@@ -203,7 +204,7 @@ def test_three_places_for_zero_grad_train_alike_and_a_fourth_not_at_all(device, 
 def test_without_zero_grad_a_step_takes_the_sum_of_all_gradients(device, seed, steps):
     task = Regression(device, seed)
     got = task.run(("forward", "backward", "step"), steps)
-    assert_close(got, task.gradient_descent(steps, summed=True), "weights")
+    assert_close(got, task.gradient_descent(steps, momentum=1), "weights")
     same = np.allclose(got, task.gradient_descent(steps))
     assert not same, "the loop without zero_grad ends where the right one does"
 
@@ -220,7 +221,7 @@ def test_only_between_backward_and_step_clipping_bounds_the_gradient(device, see
         assert_close(got, should, f"weights, clipped before call {place} of {ORDER}", 1e-6)
 
 
-@pytest.mark.claim("loop.clipping")
+@pytest.mark.claim("loop.clipping", "kernel.optimizer")
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("foreach", [None, True, False])
 def test_clipping_scales_all_gradients_alike_to_the_norm_asked_for(device, norm_type, foreach):
@@ -298,13 +299,17 @@ def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed,
     def run(mode, steps=8):
         with generators_kept():
             task = Training(device, ["torch" if device.type == "cpu" else "accelerator"], seed=seed)
-            for step in range(steps):
-                if mode is not None and step % every == 0:
+
+            def evaluate(*_):
+                """Between the backward pass and the step, where gradients are there."""
+                if mode is not None and task.steps % every == 0:
                     getattr(task.net, mode)()
                     with torch.no_grad():
                         task.net(task.x.to(device))
                     task.net.train()
-                task.step()
+
+            task.optimizer.register_step_pre_hook(evaluate)
+            task.losses(steps)
         return task.weights()
 
     without = run(None)
@@ -346,7 +351,7 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
         equal(held[-1], logged * should, "bytes of the log")
 
 
-@pytest.mark.claim("loop.train-mode")
+@pytest.mark.claim("loop.train-mode", "kernel.rounding")
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.5024920796248488, 0.95])
 def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, p):
     for case in covering("loop.train-mode"):

@@ -6,6 +6,7 @@ import tempfile
 import time
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -45,7 +46,9 @@ GPT = Transformer(
     vocab_size=11, layers=1, dim=8, heads=2, hidden=12, learned_positions=4, tied_embedding=True
 )
 LLAMA = replace(GPT, layers=2, norm="rmsnorm", gated=True, kv_heads=1, tied_embedding=False)
-stepping = st.sampled_from([{}, {"foreach": True}, {"fused": True}, {"maximize": True}])
+stepping = st.sampled_from(
+    [{}, {"foreach": True}, {"fused": True}, {"maximize": True}, {"weight_decay": 0.1}]
+)
 nets_of_dtypes = st.tuples(st.just("fp32"), nets) | st.tuples(dtypes_among(["bf16"]), few_nets)
 
 
@@ -102,9 +105,13 @@ def test_fp32_training_holds_so_many_bytes_per_parameter(
     options = {} if (optimizer, *options) == ("adagrad", "fused") else options
     got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False, **options)
     formula = memory.bytes_per_parameter(optimizer) * parameter_count(model)
-    net = workloads.build(model, device="meta")
-    built = sum(parameter.numel() for parameter in net.parameters())
-    agree("bytes", got=got, formula=formula, should=each * built)
+    shapes = [p.shape for p in workloads.build(model, device="meta").parameters()]
+    counts = memory.optimizer_state_bytes(0, optimizer, tensors=len(shapes))
+    by_shapes = memory.model_state(shapes, optimizer).total - counts
+    should = each * sum(map(prod, shapes))
+    agree("bytes", got=got, formula=formula, by_shapes=by_shapes, should=should)
+    of_a_model = memory.training_bytes(10**13, 7, optimizer)
+    equal(of_a_model, each * 10**13 + 7, "bytes for 10^13 parameters and 7 of activations")
 
 
 @pytest.mark.claim("mem.16-bytes", "mem.omits-activations")
@@ -174,11 +181,11 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
 ):
     got = held_bytes(workloads, metered_device, model, batch, "adam", TORCH_DTYPES[dtype])
     n = parameter_count(model)
-    elements = n + 3 * n + batch * model.dim * model.layers
-    equal(got, memory.element_bytes(elements, dtype), "bytes held")
-    if dtype == "fp32":
-        formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
-        equal(got, formula, "training_bytes")
+    should = (n + 3 * n + batch * model.dim * model.layers) * TORCH_DTYPES[dtype].itemsize
+    recipe = optimizers.Recipe(dtype, dtype, dtype)
+    activations = activation_bytes(model, batch, dtype=dtype)
+    formula = memory.training_bytes(n, activations, "adam", recipe)
+    agree("bytes", got=got, formula=formula, should=should)
 
 
 def recipe_bytes(workloads, device, model, recipe):
@@ -384,7 +391,7 @@ def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True
     return held.phases, net
 
 
-@pytest.mark.claim("mem.total-formula", "mem.adam-formula")
+@pytest.mark.claim("mem.total-formula", "mem.adam-formula", "mem.grads-freed")
 @pytest.mark.parametrize(
     ("optimizer", "set_to_none"),
     [*product(tensors.OPTIMIZERS, [True]), ("sgd", False), ("adamw", False)],
@@ -402,6 +409,11 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
 
     for moment, phase in phases.items():
         equal(phase.live_bytes - data, formula[moment], f"bytes after {moment}")
+    # All classes are there where gradients are kept.
+    whole = formula["second forward"] + 4 * n * set_to_none
+    for kept in (0, alive):
+        total = memory.training_bytes(n, kept, optimizer, tensors=counts)
+        equal(total, whole - alive + kept, "training_bytes", activations=kept)
 
 
 def peak_of(phases, moments):
@@ -478,13 +490,14 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
 
 @pytest.mark.claim("mem.omits-activations")
 @pytest.mark.parametrize("amsgrad", [False, True])
-@pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
+@pytest.mark.parametrize("implementation", ["foreach", "for-loop", "fused"])
 def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, implementation, amsgrad):
     elements = (700, 10_000, 2_000, 30)
     with measured_memory(memory_device) as held:
         parameters = [torch.nn.Parameter(torch.ones(n, device=memory_device)) for n in elements]
-        foreach = implementation == "foreach"
-        stepper = torch.optim.AdamW(parameters, foreach=foreach, amsgrad=amsgrad)
+        # The for-loop is neither of the two.
+        options = {name: name == implementation for name in ("foreach", "fused")}
+        stepper = torch.optim.AdamW(parameters, amsgrad=amsgrad, **options)
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         stepper.step()

@@ -88,8 +88,12 @@ def test_within_a_window_the_last_keys_and_values_suffice(device, heads, width, 
     kept = keys[:, :-1].numel() + values[:, :-1].numel()
     part = AttentionLayers("attention", heads, width, window=window)
     equal(part.cached_elements(tokens - 1), kept, "cached_elements")
-    full = 2 * heads * width * (tokens - 1)
-    equal(kept < full, window < tokens, "whether the cache is smaller than of full attention")
+    full = AttentionLayers("attention", heads, width).cached_elements
+    smaller = kept < full(tokens - 1)
+    equal(smaller, window < tokens, "whether the cache is smaller than of full attention")
+    equal(full(10**9), 2 * heads * width * 10**9, "elements of 10^9 tokens")
+    latent = AttentionLayers("attention", heads, width, latent=(width, 1)).cached_elements
+    equal(latent(10**9), (width + 1) * 10**9, "elements of 10^9 compressed tokens")
 
 
 @pytest.mark.claim("roof.decode-speed", "roof.inference")

@@ -37,10 +37,10 @@ def heavy_ball(x, gradients, lr, momentum):
         yield x
 
 
-def nesterov(y, gradients, lr, momentum):
+def nesterov(y, gradients, lr, momentum, nesterov=True):
     """Nesterov 1983: a plain step x from a point y ahead, where gradients are computed.
 
-    Yields the points y.
+    Yields the points y. torch's option of this name changes nothing here.
     """
     before = y
     for g in gradients:
@@ -159,10 +159,12 @@ class Task:
         device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
-        # Several groups, the last one of several tensors.
-        groups = [{"params": each} for each in (parameters[:1], parameters[1:]) if each]
+        # Several groups, the last one of several tensors; one of them has a gradient only at first.
+        idle = torch.nn.Parameter(torch.ones(2, device=device))
+        idle.grad = torch.ones_like(idle)
+        groups = [{"params": parameters[:1]}, {"params": [*parameters[1:], idle]}]
         stepper = optimizer(groups, **options)
-        paths = [[] for _ in parameters]
+        paths, rest = [[] for _ in parameters], []
         for step in range(self.steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = torch.tensor(gradient[step], device=device)
@@ -174,6 +176,12 @@ class Task:
                 # gradients themselves.
                 same = options.get("nesterov") or np.array_equal(left, gradient[step])
                 assert same, f"a step changed its gradient {gradient[step]} to {left}"
+            rest.append(idle.tolist())
+            assert rest[-1] == rest[0], f"without a gradient {rest[0]} becomes {rest[-1]}"
+            idle.grad = None
+        stepper.zero_grad()
+        left = [each.grad for each in parameters]
+        assert left == [None] * len(left), f"zero_grad() leaves gradients {left}"
         return paths, [stepper.state[parameter] for parameter in parameters]
 
 
@@ -182,7 +190,7 @@ tasks = st.builds(
     shapes=st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=3).map(
         tuple
     ),
-    steps=st.integers(1, 6),
+    steps=st.sampled_from([1, 2, 4, 25]),
     scale=st.sampled_from([1e-3, 1.0, 30.0]),
     seed=st.integers(0, 2**32 - 1),
 )

@@ -123,7 +123,8 @@ class Training:
         """One training step; its loss."""
         x, y = self.batch()
         if "torch" in self.kinds:
-            x = x + 0.1 * torch.randn(x.shape)
+            # Normal numbers are drawn in pairs, so the state may hold the second of one.
+            x = x + 0.1 * torch.randn(x.shape) + 0.1 * torch.randn(1)
         if "numpy" in self.kinds:
             noise = np.random.normal(0.0, 0.1, x.shape)  # noqa: NPY002 - the global one
             x = x + torch.from_numpy(noise).float()
