@@ -27,7 +27,7 @@ class Kinds:
     optimizer: torch.optim.Optimizer
 
     def each(self) -> Iterator[list[Tensor]]:
-        """Leaves the optimizer the first parameter of each kind in turn, and yields all of it."""
+        """Gives the optimizer the first parameter of each kind in turn; yields the whole kind."""
         for group, parameters in self._groups():
             for alike in _alike(parameters).values():
                 group["params"] = alike[:1]
@@ -35,9 +35,9 @@ class Kinds:
             group["params"] = []
 
     def neighbours(self) -> Iterator[None]:
-        """Leaves the optimizer the first parameters of each two kinds that follow each other.
+        """Gives the optimizer the first parameters of each two consecutive kinds.
 
-        What the update of one made outlives the beginning of the next one's.
+        The results of one update are still alive when the next one begins.
         """
         for group, parameters in self._groups():
             kinds = _alike(parameters)

@@ -116,9 +116,9 @@ def examine_unrun(
     stages: Stages,
     cards: Sequence[Accelerator] = (),
 ) -> Examination:
-    """The facts about what `made` returns when it is given how to copy, without running it.
+    """The facts about the model that `made` copies, without running it.
 
-    A card that is asked about is the device of the step, unless the step cannot be predicted there.
+    If a card is asked about, the step is predicted on it if possible.
     Raises ModelError where a step needs values.
     """
     is_compiled = user_model.is_compiled

@@ -48,7 +48,7 @@ def fake_step(
     workspaces: bool = True,
     capability: Capability | None = None,
 ) -> FakeStep:
-    """The step of what `make` returns when it is given how to copy.
+    """The step of the model that `make` copies.
 
     `workspaces` are those of cuBLAS, which earlier steps of a process make. `capability` is that of
     an absent card. Raises any error of a step that cannot go on without values.

@@ -303,9 +303,9 @@ class ProductsOfParameters:
         self._spans.put(tensor, [*spans, (start, end, indices)])
 
     def _origin_of(self, tensor: Tensor) -> _Origin:
-        """The parameters that a tensor comes from: None of an activation.
+        """The parameters that a tensor is computed from; None for an activation.
 
-        A buffer comes from none, and so does what has no elements.
+        A buffer or an empty tensor has none.
         """
         if not tensor.numel():
             return frozenset()

@@ -163,7 +163,7 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
 
 
 def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
-    """Refuses what torch would step without an error, or here with one that names no parameter."""
+    """Refuses parameters that torch would step without an error, or with an unclear one."""
     if why_not := why_not_taken_apart(module):
         raise ModelError(why_not)
     parameters = dict(module.named_parameters())

@@ -1,7 +1,4 @@
-"""The noise of each benchmark on this machine, and the slowdowns that are found at it.
-
-`--gate-noise-floor`.
-"""
+"""The table of `--gate-noise-floor`: each benchmark's noise, and the slowdown found at it."""
 
 from __future__ import annotations
 

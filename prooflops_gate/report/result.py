@@ -117,7 +117,7 @@ class Judge:
     def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
         """A warning of undecided benchmarks, or a line on the ones that pass.
 
-        The warning is of those that pass only because all do. Each may be empty.
+        The warning is of those that pass only because `gate_undecided` is pass. Each may be empty.
         """
         settings = self.settings
         is_open = [row for row in rows if row.is_open]

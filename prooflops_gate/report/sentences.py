@@ -68,7 +68,7 @@ def change_within(effect: Effect) -> str:
 def bounds_of(effect: Effect, *, with_direction: bool) -> str:
     """The bounds of an estimate in words, the one nearer to no change first.
 
-    A direction that both have is said `with_direction` alone.
+    A direction that both share is said only `with_direction`.
 
     >>> from prooflops_gate.statistics.effects import paired
     >>> slower = [paired([1.0] * 9, [size] * 9, level=0.01) for size in (1.26, 3.1)]
@@ -161,7 +161,7 @@ def _of_time(row: Row, effect: Effect) -> str:
 
 
 def reason(row: Row, *, test: str = "") -> str:
-    """Why a row fails its test; a benchmark that is called as this test is not named.
+    """Why a row fails its test. It names the benchmark, unless that is called like the test.
 
     >>> reason(Row("t.py::test_a", "memory", 1024, 2048, "MORE MEMORY"), test="t.py::test_a")
     'MORE MEMORY: takes 100.0 % more memory, 1.0 KiB -> 2.0 KiB'

@@ -56,7 +56,7 @@ class Reports:
     ) -> None:
         """Reports each test once.
 
-        `failing` rows fail theirs, and `broken` (no record, why) all without a report.
+        `failing` rows fail their tests. `broken` (no record, why) fails all without a report.
 
         Those in `left_out` are skipped, as nothing pairs them.
         """

@@ -52,7 +52,7 @@ def fleets(runs: Sequence[NodeRun]) -> list[Fleet]:
 
 
 def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
-    """Names machines at least 3 % slower and beyond 5 median absolute deviations.
+    """Names machines that are slower by at least 3 % and 5 median absolute deviations.
 
     The first run of each machine is compared; its newest one confirms a slowdown, or does not.
     """
