@@ -20,7 +20,7 @@ DECIDED = ("SAME", "SLOWER", "FASTER")
 class Result:
     """A comparison with its consequences, or why it did not end.
 
-    `rows` are the worst first. `warning`: that this run passes although it left open too much.
+    `rows` are the worst first. `warning`: what a run that passes left undecided.
     `verdict` is the whole run in one line, `next_step` what to do. `reason`: why the status is not
     FINISHED. `failed_tests` failed by themselves.
     """
