@@ -68,6 +68,8 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert got["state_bytes"] == 8 * parameter_count(LLAMA3_70B)
     assert got["activation_bytes"] == kept
     assert got["cache_bytes"] == cache_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE)
+    assert main(["plan", "gpt2"]) == 0
+    assert "1T tokens are an example" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

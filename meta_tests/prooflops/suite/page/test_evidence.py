@@ -63,18 +63,18 @@ def test_the_gallery_says_what_its_evidence_says_and_takes_what_was_just_sent():
 @pytest.mark.parametrize(
     ("method", "ended", "why"),
     [
-        (METHOD, ["a", "b"], ""),
+        (METHOD, ["a", "bench/b"], ""),
         (
             METHOD - 1,
-            ["a", "b"],
+            ["a", "bench/b"],
             f"it was measured by method {METHOD - 1}, and today's method is {METHOD}",
         ),
-        (METHOD, ["a"], "the run is partial: 1 of 2 tests not run yet"),
+        (METHOD, ["a"], "the run is partial: 1 of 2 tests not run yet, 1 benchmark left"),
     ],
 )
 def test_the_gallery_takes_a_whole_run_by_todays_method(method, ended, why):
     rows = Rows()
-    rows.append("plan", tests={"a": [], "b": []})
+    rows.append("plan", tests={"a": [], "bench/b": []})
     for test in ended:
         rows.end_without_report(test, "passed", "")
     rows.append("slice", slice=1)
