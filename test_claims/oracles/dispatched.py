@@ -64,8 +64,8 @@ def opt_einsum(*, enabled=True):
 def linear_net(widths, device="cpu"):
     """Linear layers without biases between these widths."""
     return torch.nn.Sequential(
-        *(torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths))
-    ).to(device)
+        *(torch.nn.Linear(m, n, bias=False, device=device) for m, n in pairwise(widths))
+    )
 
 
 def forward_and_backward(net, x):

@@ -143,14 +143,17 @@ def relu(x):
     return _mapped(lambda number: number.through(lambda value: max(value, 0.0)), x)
 
 
-def gelu(x):
-    """The tanh approximation, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), operation by operation."""
+def gelu(x, approximate):
+    """½·x·(1 + erf(x/√2)), or ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), operation by operation."""
 
-    def of(number):
+    def by_erf(number):
+        return number * ((number * 0.5**0.5).through(math.erf) + 1.0) * 0.5
+
+    def by_tanh(number):
         inner = (number + number * number * number * 0.044715) * math.sqrt(2 / math.pi)
         return number * 0.5 * (inner.through(math.tanh) + 1.0)
 
-    return _mapped(of, x)
+    return _mapped(by_tanh if approximate == "tanh" else by_erf, x)
 
 
 def _mapped(function, x):
