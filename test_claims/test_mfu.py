@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.attention import Attention, attention_flops
 from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, bandwidth_bytes_per_s, peak_flop_per_s
-from accounting.flops import matmul_flops
+from accounting.devices.floors import published_mfu
+from accounting.flops import linear_step, matmul_flops
 from accounting.roofline import hfu, mfu
 from prooflops import counted
 from prooflops.precision import Float32Products
@@ -47,19 +48,25 @@ def shares_of_peak():
     return shares
 
 
-@pytest.mark.claim("mfu.definition")
+@pytest.mark.claim("mfu.definition", "mfu.hfu")
 @given(
     busy_s=st.lists(st.floats(0.01, 100), min_size=1, max_size=8),
     idle_s=st.floats(0, 100),
     peak=st.integers(10**9, 10**15),
+    unit_s=st.sampled_from([1e-9, 1, 1e9]),
+    repeated=st.fractions(0, 1),
 )
-def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
+def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(
+    busy_s, idle_s, peak, unit_s, repeated
+):
     """Each device works at its peak or not at all; after the last one an idle time follows."""
     seconds = max(busy_s) + idle_s
     flops = round(sum(busy * peak for busy in busy_s))
     share = sum(busy / seconds for busy in busy_s) / len(busy_s)
-    formula = mfu(flops, seconds, float(peak), devices=len(busy_s))
-    close(formula, share, "mfu")
+    run = seconds * unit_s, peak / unit_s, len(busy_s)
+    close(mfu(flops, *run), share, "mfu")
+    again = round(flops * repeated)
+    close(hfu(flops - again, again, *run), share, "hfu of the same work, a part of it repeated")
 
 
 @pytest.mark.claim("mfu.definition", "mfu.hfu")
@@ -81,14 +88,14 @@ def test_mfu_and_hfu_of_a_published_run_are_those_printed(run):
 some_widths = st.lists(sizes(), min_size=2, max_size=5)
 
 
-def recomputing(device, batch, widths, layers):
+def recomputing(device, batch, widths, layers, reentrant=False):
     """FLOPs counted in a training step without and with recomputation of the first layers."""
     net = linear_net(widths, device)
     x = torch.rand(batch, widths[0], device=device, requires_grad=True)
     totals = []
     for recomputed in (0, layers):
         with set_checkpoint_early_stop(False), counting() as counter:
-            y = net[recomputed:](checkpoint(net[:recomputed], x, use_reentrant=False))
+            y = net[recomputed:](checkpoint(net[:recomputed], x, use_reentrant=reentrant))
             y.backward(torch.ones_like(y))
         totals.append(int(counter.get_total_flops()))
     return totals
@@ -96,12 +103,23 @@ def recomputing(device, batch, widths, layers):
 
 @pytest.mark.claim("mfu.hfu", "mfu.low-causes")
 @fewer
-@given(batch=sizes(), widths=some_widths, layers=sizes(0, 4), seconds=st.floats(0.01, 100))
+@given(
+    batch=sizes(),
+    widths=some_widths,
+    layers=sizes(0, 4),
+    reentrant=st.booleans(),
+    seconds=st.floats(0.01, 100),
+)
 def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(
-    device, batch, widths, layers, seconds
+    device, batch, widths, layers, reentrant, seconds
 ):
-    model, hardware = recomputing(device, batch, widths, layers)
+    model, hardware = recomputing(device, batch, widths, layers, reentrant)
     products = [2 * batch * m * n for m, n in pairwise(widths)]
+    formula = sum(
+        linear_step(batch, m, n, recomputed=place < layers)
+        for place, (m, n) in enumerate(pairwise(widths))
+    )
+    equal((formula.model, formula.hardware), (model, hardware), "linear_step")
     should = 3 * sum(products) / seconds / 1e9
     # The factor is 4/3 if all layers are recomputed.
     times = 1 + Fraction(sum(products[:layers]), sum(products)) / 3
@@ -135,7 +153,8 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
     at_most(error, 1e-12, "the error of attention by blocks")
 
     done = int(counter.get_total_flops())
-    model = attention_flops(Attention(1, 1, tokens, width))
+    # Pairs beyond a window count, too.
+    model = attention_flops(Attention(1, 1, tokens, width, window=block))
     # The device runs at the share `rate` of its peak.
     peak = 1e6
     seconds = done / (rate * peak)
@@ -153,14 +172,9 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
 @fewer
 @given(m=sizes(), widths=some_widths)
 def test_the_models_flops_are_the_kernels_for_a_single_product_alone(device, m, widths):
-    k, n = widths[:2]
-    with counting() as counter:
-        torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
-    kernel = int(counter.get_total_flops())
-    equal(kernel, matmul_flops(m, k, n), "FLOPs of the kernel")
-
-    model, hardware = recomputing(device, m, widths, 1)
+    kernel = matmul_flops(m, *widths[:2])
     equal(hfu(kernel, 0, 1.0, 1e6), mfu(kernel, 1.0, 1e6), "hfu of one product")
+    model, hardware = recomputing(device, m, widths, 1)
     at_least(hardware, model + 1, "FLOPs of a run's kernels")
 
 
@@ -177,6 +191,10 @@ def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(record_figur
         ends += [round(min(percents) / 100, 2), round(max(percents) / 100, 2)]
 
     equal(ends, [0.21, 0.56, 0.29, 0.46], "ends of large runs, and of those on H100s")
+
+    for run in published_mfu():
+        for share in run["mfu"]:
+            between(share, 0.21, 0.56, "the MFU of a large run", **run)
 
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
