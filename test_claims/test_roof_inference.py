@@ -29,8 +29,10 @@ from test_claims.strategies import (
 @st.composite
 def decoders(draw):
     """A model with shared keys or without, a number of sequences, and their length in tokens."""
+    flags = "gated", "tied_embedding", "qkv_bias", "out_bias", "mlp_bias"
     kv_heads = draw(sizes(most=3))
     groups = draw(sizes(most=3))
+    experts = draw(sizes(most=3))
     model = Transformer(
         vocab_size=11,
         layers=draw(sizes(most=3)),
@@ -39,11 +41,14 @@ def decoders(draw):
         kv_heads=kv_heads,
         head_dim=draw(sizes(most=5)),
         hidden=8,
-        gated=draw(st.booleans()),
         learned_positions=16,
+        experts=experts,
+        active_experts=draw(sizes(most=experts)),
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        **{flag: draw(st.booleans()) for flag in flags},
     )
-    return model, draw(sizes(most=3)), draw(sizes(2, 9))
+    # Several sequences may choose the same experts.
+    return model, draw(sizes(most=3)) if experts == 1 else 1, draw(sizes(2, 9))
 
 
 def decoded(workloads, device, model, batch, tokens, dtype="fp32"):

@@ -49,10 +49,18 @@ class Decoder:
     def bytes_among(self, recorded):
         """Bytes of parameters and caches that recorded operations read, each once.
 
-        Tables do not count: only a row of each is read.
+        Tables do not count, because only a row of each is read, unless the head multiplies by one.
         """
-        read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
+        # An expert that no token chose multiplies no rows; its weight is transposed all the same.
+        used = [
+            x
+            for operation, operands, _ in recorded.calls
+            if operation != torch.ops.aten.t and all(map(torch.numel, operands))
+            for x in operands
+        ]
+        read = {x.untyped_storage()._cdata for x in used}
         tables = {id(self.net.embedding.weight), id(self.net.positions.weight)}
+        tables -= {id(self.net.head.weight)}
         held = [x for x in self.net.parameters() if id(x) not in tables]
         for layer in self.layers:
             held += layer
