@@ -93,21 +93,27 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
 
 @pytest.mark.claim("napkin.ignores", "napkin.time-formula")
 @given(
-    net=nets, tokens=st.integers(1, 10**10), stalls=st.tuples(*[st.integers(0, 5 * 60 * 60)] * 4)
+    net=nets,
+    tokens=st.integers(1, 10**10),
+    peak=st.integers(10**9, 10**18),
+    mfu=st.fractions(Fraction(1, 100), 1),
+    stalls=st.tuples(*[st.integers(0, 5 * 60 * 60)] * 4),
 )
-def test_training_days_are_those_of_a_run_that_never_waits(workloads, net, tokens, stalls):
+def test_training_days_are_those_of_a_run_that_never_waits(
+    workloads, net, tokens, peak, mfu, stalls
+):
     """Seconds of each day go to communication, checkpoints, failures and data."""
     parameters, each = dispatched_per_token(workloads, net)
-    formula = planning.training_days(parameters, tokens, DEVICES, 1e9, float(MFU))
-    run = each, tokens, DEVICES, 10**9, MFU
+    days = partial(planning.training_days, parameters, tokens, DEVICES, float(peak))
+    formula = days(float(mfu))
+    run = each, tokens, DEVICES, peak, mfu
     without = float(simulated_days(*run))
     real = float(simulated_days(*run, sum(stalls)))
 
     close(formula, without, "training_days, in which no stall counts")
     assert real > formula or real == without, f"training_days={formula} is above {real}"
 
-    of_run = float(MFU * (1 - Fraction(sum(stalls), ONE_DAY_S)))
-    by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
+    by_run = days(float(mfu * (1 - Fraction(sum(stalls), ONE_DAY_S))))
     close(by_run, real, "training_days by the MFU of the run")
 
 
