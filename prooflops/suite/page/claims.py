@@ -57,22 +57,20 @@ def answer(report: RunReport) -> tuple[Mark, str]:
 
 
 def red_sections(report: RunReport) -> list[Section]:
-    """The failing claims, failing benchmarks and errors; each section if it has rows."""
+    """The failing claims, failing benchmarks and errors."""
     claims = _claim_rows(report.with_verdicts("FAILS"))
     benchmarks = [[f"`{each.test}`", literal(each.reason)] for each in report.red_benchmarks]
     errors = [_error_row(each) for each in report.errors]
-    sections = []
-    if claims:
-        rows = [["claim", "statement", "why"], *claims]
-        sections.append(Section("Claims that FAIL", rows, anchor="fails"))
-    if benchmarks:
-        rows = [["benchmark", "why"], *benchmarks]
-        sections.append(Section("Failing benchmarks", rows, anchor="red-benchmarks"))
-    if errors:
-        rows = [["test", "status", "why", "claims"], *errors]
-        title = "Errors of the suite, not of this machine"
-        sections.append(Section(title, rows, anchor="errors", answer=WHOSE_FAULT))
-    return sections
+    return [
+        Section("Claims that FAIL", [["claim", "statement", "why"], *claims], anchor="fails"),
+        Section("Failing benchmarks", [["benchmark", "why"], *benchmarks], anchor="red-benchmarks"),
+        Section(
+            "Errors of the suite, not of this machine",
+            [["test", "status", "why", "claims"], *errors],
+            anchor="errors",
+            answer=WHOSE_FAULT,
+        ),
+    ]
 
 
 def _error_row(red: RedTest) -> list[str]:

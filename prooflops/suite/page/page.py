@@ -163,11 +163,10 @@ def delivery_section(report: RunReport) -> Section:
 
 
 def benchmarks_section(report: RunReport) -> Section:
-    rows = benchmark_table(report.benchmarks, report.peaks)
     return Section(
         "Every benchmark",
-        rows,
-        answer=SPREAD if rows else "",
+        benchmark_table(report.benchmarks, report.peaks),
+        answer=SPREAD if report.benchmarks else "",
         anchor="benchmarks",
         is_folded=True,
         absent=ABSENT,

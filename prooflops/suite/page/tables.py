@@ -50,10 +50,7 @@ STEPS_HEAD = ["step", "time", *PARTS, "of best rate", "MFU", "tokens/s", "J/toke
 def benchmark_table(
     benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]]
 ) -> list[list[str]]:
-    """One row per benchmark, with the shares of both ceilings; a stream's peak is the bandwidth.
-
-    Without benchmarks there is no row.
-    """
+    """One row per benchmark, with the shares of both ceilings; a stream's peak is the bandwidth."""
     rows = []
     for bench in benchmarks:
         spread = spread_text(bench).partition(":")[0] + " wide" * bench.is_wide
@@ -61,7 +58,7 @@ def benchmark_table(
         of_peak = share_of_peak(bench.info, peaks)
         own = share(bench.info.get("share_of_ceiling"), "-")
         rows.append([bench.name, time, spread, bench.rate_text, of_peak, own, bench.notes])
-    return [BENCHMARKS_HEAD, *rows] if rows else []
+    return [BENCHMARKS_HEAD, *rows]
 
 
 def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> list[list[str]]:
@@ -81,7 +78,7 @@ def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> 
     for first, *names in groups.values():
         shown = names[:most] + ["..."] * (most is not None and len(names) > most)
         rows.append([first, str(len(names)), ", ".join(shown)])
-    return [["reason (of the first)", "number", "benchmarks"], *rows] if rows else []
+    return [["reason (of the first)", "number", "benchmarks"], *rows]
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -148,8 +145,7 @@ def steps_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
 
 def steps_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
     """One row per training step: its time, its parts, and what it reaches."""
-    rows = [_step_row(step) for step in steps_of(benchmarks)]
-    return [STEPS_HEAD, *rows] if rows else []
+    return [STEPS_HEAD, *map(_step_row, steps_of(benchmarks))]
 
 
 def _step_row(step: Measurement) -> list[str]:

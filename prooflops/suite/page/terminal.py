@@ -36,7 +36,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
         page.benchmarks_section(report),
         Section("benchmarks without a result, and why", unmeasured_table(report.unmeasured, FEW)),
     ):
-        if section.rows:
+        if not section.is_empty:
             terminal.section(section.title)
             terminal.write_line("\n".join(medium.section_lines(section, width)))
     if report.claims:
