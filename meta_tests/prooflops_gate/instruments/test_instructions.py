@@ -1,7 +1,6 @@
 """The gate's count of instructions: the decision by pairs, and a count under valgrind."""
 
 import math
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -55,91 +54,74 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios):
 
 
 @pytest.fixture
-def now(monkeypatch):
-    """The seconds on the clock of the loop, which a test sets."""
+def count(monkeypatch):
+    """Counts in pairs that take so many seconds, and returns when each began, and its task.
+
+    A benchmark "more" takes 3 % more instructions, and "lost" has no count after the change.
+    """
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
-    return now
+
+    def counted(found, pair_s):
+        tasks = []
+
+        def take(task):
+            tasks.append((now[0], task))
+            now[0] += pair_s(task.tests)
+            before = dict.fromkeys(task.tests, 100_000)
+            after = {name: 100_000 + 3000 * (name == "more") for name in before if name != "lost"}
+            return Measured(Pair(*(SimpleNamespace(counts=each) for each in (before, after))), {})
+
+        exhaust(found, take, lambda line: None)
+        return tasks
+
+    return counted
 
 
 @pytest.mark.parametrize(("ends", "decided", "more"), [(400.0, 10, [MORE]), (150.0, 6, [])])
 def test_as_many_are_counted_as_fit_and_what_takes_more_up_to_its_decision(
-    now, ends, decided, more
+    count, ends, decided, more
 ):
     """One of ten takes 3 % more. Of ten a pair takes 105 s, of seven 75 s."""
-
-    def take(task):
-        sides = []
-        now[0] += 5.0
-        for grown in (1000, 1030):
-            counts = dict.fromkeys(task.tests, 100000)
-            if "a0" in counts:
-                counts["a0"] = 100 * grown
-            sides.append(SimpleNamespace(counts=counts))
-        now[0] += 10.0 * len(task.tests)
-        return Measured(Pair(*sides), {})
-
-    round_s = {f"a{number}": 10 / 150 for number in range(10)}
+    round_s = dict.fromkeys(["more", *"abcdefghi"], 10 / 150)
     found = Instructions(round_s, LIMIT, 0.0)
     found.go_on(round_s, (), 0.0, ends)
-    exhaust(found, take, lambda line: None)
-    verdicts = sorted(count.verdict for count in found.found.values())
+    tasks = count(found, lambda names: 5.0 + 10.0 * len(names))
+    verdicts = sorted(each.verdict for each in found.found.values())
     assert verdicts == [*more, *["SAME"] * (decided - len(more))]
-    assert now[0] <= ends
+    began, last = tasks[-1]
+    assert began + 5.0 + 10.0 * len(last.tests) <= ends
 
 
-def test_of_what_time_calls_slower_one_look_is_counted():
+def test_of_what_time_calls_slower_one_look_is_counted(count):
     """It says whether the instructions are the same; the slowdown is decided."""
-
-    def take(task):
-        sides = [SimpleNamespace(counts={"slower": each, "open": each}) for each in (10**5, 103000)]
-        asked.append(task.tests)
-        return Measured(Pair(*sides), {})  # type: ignore[arg-type]
-
-    asked = []
-    round_s = {"slower": 0.01, "open": 0.01}
-    until = time.monotonic() + 600.0
-    found = Instructions(round_s, LIMIT, 0.0)
-    found.go_on(round_s, ["slower"], 0.0, until)
-    exhaust(found, take, lambda line: None)
-    assert asked == [("slower", "open")] * 2 + [("open",)] * 4
+    found = Instructions({"more": 0.01}, LIMIT, 0.0)
+    found.go_on(["more"], ["more"], 0.0, 600.0)
+    assert len(count(found, lambda _: 1.0)) == 2
+    assert not found.found
 
 
-def test_a_count_that_its_time_left_open_goes_on_with_the_pairs_it_has(now):
-    """The time of "first" ends after two pairs; six of them show that it takes 3 % more."""
-    asked, shares, verdicts = [], [], []
-
-    def take(task):
-        asked.append(task.tests)
-        if task.counting.until < math.inf:
-            # The first pair has nearly half of the time, as two are needed.
-            shares.append((task.counting.until - now[0]) / (task.ends - now[0]))
-        now[0] += 10.0
-        sides = [{"first": first, "rest": 10**5} for first in (10**5, 103000)]
-        return Measured(Pair(*(SimpleNamespace(counts=each) for each in sides)), {})
-
-    found = Instructions({"first": 0.05, "rest": 0.05}, LIMIT, 0.0)
-    for names, ends in ((["first"], 25.0), (["first", "rest"], 600.0)):
-        found.go_on(names, (), now[0], ends)
-        exhaust(found, take, lambda line: None)
+def test_a_count_that_its_time_left_open_goes_on_with_the_pairs_it_has(count):
+    """The time of "more" ends after two pairs; six of them show that it takes 3 % more."""
+    tasks, verdicts = [], []
+    found = Instructions({"more": 0.05, "rest": 0.05}, LIMIT, 0.0)
+    for names, began, ends in ((["more"], 0.0, 25.0), (["more", "rest"], 20.0, 600.0)):
+        found.go_on(names, (), began, ends)
+        tasks += count(found, lambda _: 10.0)
         verdicts.append({row.name: row.verdict for row in found.decide().rows})
-    assert asked == [("first",)] * 6 + [("rest",)] * 2
-    assert verdicts == [{"first": "INCONCLUSIVE"}, {"first": MORE, "rest": "SAME"}]
-    assert shares == pytest.approx([0.45, 0.45])
+    assert [task.tests for _, task in tasks] == [("more",)] * 6 + [("rest",)] * 2
+    assert verdicts == [{"more": "INCONCLUSIVE"}, {"more": MORE, "rest": "SAME"}]
+    shares = [(task.counting.until - began) / (task.ends - began) for began, task in tasks]
+    # The first pair has nearly half of the time, as two are needed; the others have no limit.
+    assert [share for share in shares if share < math.inf] == pytest.approx([0.45, 0.45])
 
 
-def test_what_does_not_fit_or_is_not_counted_on_a_side_leaves_the_others_theirs(now):
+def test_what_does_not_fit_or_is_not_counted_on_a_side_leaves_the_others_theirs(count):
     """A pair of "long" takes 150 s."""
-
-    def take(task):
-        now[0] += 3.0
-        sides = [{name: 10**5 for name in task.tests if name != lost} for lost in ("", "lost")]
-        return Measured(Pair(*(SimpleNamespace(counts=each) for each in sides)), {})
-
     found = Instructions({"long": 1.0, "lost": 0.01, "quick": 0.01}, LIMIT, 0.0)
     found.go_on(found.costs_s, (), 0.0, 100.0)
-    exhaust(found, take, lambda line: None)
+    count(found, lambda _: 3.0)
     assert [*found.found] == ["quick"]
     alone = Instructions({"long": 1.0}, LIMIT, 0.0)
     alone.go_on(["long"], (), 0.0, 100.0)
