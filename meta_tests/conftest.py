@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from meta_tests.faults import Fault
-from meta_tests.golden import check, masked
+from meta_tests.golden import LAYOUT, MASKS, check, masked
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
@@ -260,9 +260,14 @@ def pytest_addoption(parser):
 
 @pytest.fixture
 def golden(pytestconfig, tmp_path):
-    """Compares a text, its figures masked, with a transcript: `golden("run_first", text)`."""
+    """Compares a text with a transcript; without `figures`, unless each run has the same."""
     update = pytestconfig.getoption("--update-golden")
-    return lambda name, text: check(name, masked(text, tmp=tmp_path, root=ROOT), update)
+
+    def compared(name, text, *, figures=False):
+        masks = LAYOUT if figures else MASKS
+        check(name, masked(text, masks, tmp=tmp_path, root=ROOT), update)
+
+    return compared
 
 
 @pytest.fixture

@@ -57,5 +57,5 @@ def test_records_unreadable_files_and_baselines_are_listed(tmp_path, capsys, gol
     listed = capsys.readouterr().out
     for each in records.record_files(tmp_path):
         listed = listed.replace(each.name.ljust(37), "<record>.json")
-    golden("history_list", listed)
+    golden("history_list", listed, figures=True)
     assert (path.parent / "0.json").read_text() == "cut o", "a foreign file is left alone"

@@ -51,7 +51,7 @@ def test_a_slow_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path, golden):
     second = write_records(tmp_path / "second", LATER, 12, 0.2)
     code, said = compared(tmp_path, first, second)
     assert code == 1
-    golden("fleet_of_machines", said)
+    golden("fleet_of_machines", said, figures=True)
     for name in ("compare.md", "compare.html"):
         assert "node-0" in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
@@ -61,7 +61,7 @@ def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path, golden):
     (evidence,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     code, said = compared(tmp_path, first, evidence)
     assert code == 0
-    golden("fleet_of_two_runs", said)
+    golden("fleet_of_two_runs", said, figures=True)
 
 
 def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):

@@ -396,16 +396,12 @@ def test_the_first_screen_answers_blames_what_was_seen_and_says_what_to_do(repor
             f"{bar.name}: {bar.mark.word}, {bar.value}, {bar.note}" for bar in page.sections[0].bars
         ]
         next_step = f"{page.headline.advice}: {page.headline.command}"
-        said += [f"# {run}", page.headline.sentence, next_step, *page.lead, *bars]
+        said += [f"# {run}", page.headline.sentence, next_step, *page.lead[1:], *bars]
         said += unusual(report)
         met = [row["met"] for row in json.loads(verdicts_json(report))["delivers"]]
         assert {*met} == {entry.get("met") for entry in delivers.values()}
     assert words == {run: word for run, (*_, word) in RUNS.items()}
-    text = "\n".join(said)
-    assert "the slowest core ran at 54% of its speed" in text
-    assert "at least 780 TFLOP/s, 79 % of the dense peak, at most 950 TFLOP/s, 96 %" in text
-    assert "contended: a lower bound, no upper bound" in text
-    golden("page_first_screens", text)
+    golden("page_first_screens", "\n".join(said), figures=True)
 
 
 @pytest.mark.parametrize(
