@@ -163,7 +163,7 @@ def _figure(name: str, rows: Sequence[Measurement], rivals: Sequence[Measurement
     entry = decisive.info["delivers"]
     if entry.get("met") is None:
         return _open_figure(name, decisive)
-    floor = floor_of_record(entry["floor"])
+    floor = Floor(**entry["floor"])
     text = f"{compared(entry['value'], entry['unit'], entry['share'], floor)} ({floor})"
     found = [str(cause) for bench in below for cause in bench.info["delivers"].get("causes", ())]
     causes = tuple(dict.fromkeys(found))
@@ -192,7 +192,7 @@ def _at_the_best(decisive: Measurement, rivals: Sequence[Measurement]) -> Measur
     found = {**entry, "value": _value(best), "share_at_clock": at_clock, "again": again}
     if "share" in entry:
         found["share"] = entry["share"] * found["value"] / entry["value"]
-        if floor_of_record(entry["floor"]).is_met(found["share"], at_clock):
+        if Floor(**entry["floor"]).is_met(found["share"], at_clock):
             found["met"] = True
     return replace(best, info={**best.info, "delivers": found})
 
@@ -203,7 +203,7 @@ def _open_figure(name: str, row: Measurement) -> Figure:
     why = str(entry.get("unknown", ""))
     if not entry.get("floor"):
         return Figure(name, None, why, row)
-    floor = floor_of_record(entry["floor"])
+    floor = Floor(**entry["floor"])
     if "share" not in entry:
         # Nothing kept it from being judged but a rate that is not on record.
         text = f"measured {shown(entry['value'], entry['unit'])} (floor: {floor}): {why}"
@@ -229,12 +229,6 @@ def _strictness(bench: Measurement) -> tuple[float, float]:
     sign = -1 if entry["unit"] == "s" else 1
     limit = sign * entry["floor"]["limit"] if entry.get("floor") else -inf
     return limit, sign * entry["value"]
-
-
-def floor_of_record(entry: Mapping[str, Any]) -> Floor:
-    """A floor from a record."""
-    healthy = entry["healthy"] and tuple(entry["healthy"])
-    return Floor(**{**entry, "healthy": healthy})
 
 
 def answer(
