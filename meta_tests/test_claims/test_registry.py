@@ -7,7 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
-from prooflops.suite.registry import PLACE_UNKNOWN, Citation, RegistryError, load_registry
+from prooflops.suite.registry import PLACE_UNKNOWN, Citation, load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
@@ -78,65 +78,3 @@ def test_every_place_is_cited_and_every_text_at_hand_by_place():
     for source in REGISTRY.sources.values():
         unused = [place for place in source.places if Citation(source.key, place) not in cited]
         assert not unused, f"no claim cites these places of {source.key}, take them out: {unused}"
-
-
-@pytest.fixture
-def claim_that_cites(tmp_path):
-    """Loads a registry of one claim that cites so, and describes it."""
-
-    def described(citation, places="§ Units of work", quote="“two times, three”"):
-        (tmp_path / "demo.toml").write_text(
-            f"""
-            [[source]]
-            key = "lecture"
-            title = "A lecture"
-            url = "https://example.org"
-            places = ["{places}", "{quote}", "table 3"]
-            [[claim]]
-            id = "demo.it"
-            statement = "It is."
-            sources = ["{citation}"]
-            written = "holds"
-            kind = "number"
-            """,
-            encoding="utf-8",
-        )
-        return load_registry(tmp_path).describe("demo.it")
-
-    return described
-
-
-@pytest.mark.parametrize(
-    "place", ["§ Units of work", "“two times, three”", "table 3", "(place unknown)"]
-)
-def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
-    shown = claim_that_cites(f"lecture {place}")
-    assert shown == f"demo.it: It is.\nholds\nsource: A lecture, {place}, https://example.org"
-
-
-@pytest.mark.parametrize(
-    ("citation", "message"),
-    [
-        ("lecture table 4", "lecture lists no place 'table 4'"),
-        ("lecture", r"lecture lists no place '' \[a citation names one of the places"),
-        ("lektur § Units of work", "unknown source 'lektur'"),
-    ],
-)
-def test_a_citation_of_no_known_place_is_refused(claim_that_cites, citation, message):
-    with pytest.raises(RegistryError, match=rf"demo\.toml: claim 'demo\.it': .*{message}"):
-        claim_that_cites(citation)
-
-
-@pytest.mark.parametrize(
-    ("places", "message"),
-    [
-        ({"quote": "“one two three four five six”"}, "has 6 words; at most 5"),
-        ({"quote": "“one two"}, "must be a quote in “ ”"),
-        ({"quote": "the whole document"}, "must be a quote in “ ”, or one of §, table"),
-        ({"quote": "§ "}, "and its name or number"),
-        ({"quote": "table 3"}, "it lists a place twice"),
-    ],
-)
-def test_a_source_whose_places_cannot_be_found_is_refused(claim_that_cites, places, message):
-    with pytest.raises(RegistryError, match=f"source 'lecture': .*{message}"):
-        claim_that_cites("lecture table 3", **places)
