@@ -48,13 +48,14 @@ def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house):
         "    print('captured before')\n"
         "    progress('searching', 60)\n"
         "    print('captured after')\n"
-        "    assert False\n\n"
+        "    assert False, 'BELOW FLOOR: slow'\n\n"
         "def test_short(progress):\n    progress('not to be seen')\n",
         file="bench/test_demo.py",
     )
     child = house.run("bench", "-p", "no:randomly")
     lines = child.output.splitlines()
     assert "not to be seen" not in child.output
+    assert "BELOW FLOOR bench/test_demo.py::test_long - " in child.output
     captured = lines.index("captured before")
     assert lines[captured : captured + 2] == ["captured before", "captured after"]
     announced = lines.index("  test_long: searching, about 60 s")

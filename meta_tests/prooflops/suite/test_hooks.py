@@ -165,6 +165,7 @@ TABLE_IS_SHOWN = {
 def test_the_table_of_pytest_benchmark_is_printed_where_an_option_asks_for_it(whole_house):
     lines = [f"bench --device=cpu --quick {options}" for options in TABLE_IS_SHOWN]
     runs = run_pytest_for_each(whole_house.root, lines, PROOFLOPS_HISTORY="tables/history")
+    assert all("pace: quick (20 examples per " in run.output for run in runs.values())
     shown = ["Name (time in " in run.output for run in runs.values()]
     assert dict(zip(TABLE_IS_SHOWN, shown, strict=True)) == TABLE_IS_SHOWN, [*runs.values()]
 
@@ -243,7 +244,8 @@ PART_LINES = {
     "deselected": "--report deselected -k test_first test_claims/test_demo.py "
     "test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
-    "one file": "--report one_file test_claims/test_demo.py",
+    "one file": "--report one_file test_claims/test_demo.py -k test -m 'not timed' --deselect x "
+    "--ignore y",
     "chosen": "--report chosen --claim demo.two-files --claim demo.before",
     "uncollected": "--report uncollected --continue-on-collection-errors "
     "test_claims/test_demo.py test_claims/test_broken.py",
@@ -275,19 +277,29 @@ def verdicts_in(folder):
 
 
 @pytest.mark.parametrize(
-    ("run", "answer"),
+    ("run", "answer", "scope"),
     [
-        ("whole", "2 claims: 2 hold, 0 FAIL"),
-        ("deselected", "0 of 4 claims: 0 FAIL; 1 ran in part"),
-        ("named", "0 of 4 claims: 0 FAIL; 1 ran in part"),
-        ("one file", "1 of 4 claims: 1 holds, 0 FAIL; 1 ran in part"),
-        ("chosen", "2 of 4 claims: 2 hold, 0 FAIL; 1 ran in part"),
+        ("whole", "2 claims: 2 hold, 0 FAIL", ""),
+        ("deselected", "0 of 4 claims: 0 FAIL; 1 ran in part", ""),
+        ("named", "0 of 4 claims: 0 FAIL; 1 ran in part", ""),
+        (
+            "one file",
+            "1 of 4 claims: 1 holds, 0 FAIL; 1 ran in part",
+            "only test_claims/test_demo.py -k test -m not timed --deselect x --ignore y",
+        ),
+        (
+            "chosen",
+            "2 of 4 claims: 2 hold, 0 FAIL; 1 ran in part",
+            "only --claim demo.two-files --claim demo.before",
+        ),
     ],
 )
-def test_a_claim_has_no_verdict_by_a_part_of_its_tests(part_house, run, answer):
+def test_a_claim_has_no_verdict_by_a_part_of_its_tests(part_house, run, answer, scope):
     _, runs = part_house
     output = runs[run].output
-    assert answer in output.splitlines()
+    lines = output.splitlines()
+    assert answer in lines
+    assert (f"partial run: {scope}" in lines) is bool(scope)
     named = re.search(r"^ran in part \(.*\): demo.two-(tests|files)$", output, re.MULTILINE)
     assert bool(named) is ("in part" in answer), output
     assert "not checked" not in output

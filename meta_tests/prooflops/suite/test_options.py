@@ -11,6 +11,10 @@ from prooflops.suite.peaks import stated_peaks
 H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
 IMPOSSIBLE = {
     "--floor=bf17=0.7": "the figure must be one of bf16, fp16",
+    "--quick --thorough": "--quick and --thorough exclude each other",
+    "--known-failures=missing.txt": "--known-failures missing.txt: No such file",
+    "--known-failures=pytest.ini": "--known-failures pytest.ini: no claim is named [pytest], ",
+    "-o floor_undecided=maybe": "floor_undecided must be one of pass, fail, got 'maybe'",
     "--reference=": "--reference= is empty: name one, or drop it",
     "--report=": "--report= is empty",
     "--reference=missing.json": "must be a run record or a file of make evidence: No such file",

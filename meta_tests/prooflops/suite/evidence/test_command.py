@@ -1,6 +1,7 @@
 """A killed run loses the running test alone, and another clone completes it, without git."""
 
 import fcntl
+import json
 import random
 import re
 import shutil
@@ -28,7 +29,8 @@ from prooflops.suite.evidence.__main__ import (
     unfinished_in,
     words_for_workers,
 )
-from prooflops.suite.evidence.file import EvidenceFile, shortened
+from prooflops.suite.evidence.file import EvidenceFile, Rows, shortened
+from prooflops.suite.evidence.results import seconds_of
 from prooflops.suite.ranks import VARIABLES
 from prooflops_gate.machine import limits
 
@@ -196,6 +198,8 @@ REFUSED = (
     "--out /proc/x/y.jsonl",
     "--out x.jsonl --device all",
     "--timeout 0",
+    "--minutes 1.5",
+    "--minutes nan",
     "--resume",
     "--resume {killed} --quick",
     "--resume {last}",
@@ -231,6 +235,43 @@ def test_workers_keep_within_the_memory_and_the_cores(cores, free_gib, most, mon
     assert words[:4] == ["-n", "auto", "--maxprocesses", str(most)]
 
 
+@pytest.mark.parametrize(
+    ("number", "arguments", "left"),
+    [
+        ("auto", ["--claim=flops"], ["a", "timed"]),
+        ("auto", ["test_a.py::a"], ["a", "timed"]),
+        ("0", [], ["a", "timed"]),
+        ("auto", [], ["timed"]),
+    ],
+)
+def test_few_tests_and_timed_ones_run_in_one_process(number, arguments, left):
+    file = SimpleNamespace(plan={"alone": ["timed"]}, remaining=lambda: left)
+    assert words_for_workers(file, number, arguments) == []
+
+
+def test_rows_tell_which_tests_are_left_and_why():
+    rows = Rows()
+    assert not rows.is_over
+    rows.append("slice", slice=1)
+    rows.append("plan", tests={test: [] for test in "abc"})
+    for test in "ab":
+        rows.append("start", test=test)
+    rows.end_without_report("a", "passed", "")
+    assert (rows.unended(), rows.remaining()) == ({"b": 1}, ["b", "c"])
+    assert rows.partial == "2 of 3 tests not run yet"
+    rows.end("interrupted")
+    assert (rows.is_over, rows.partial) == (True, "interrupted, after 1 of 3 tests")
+    rows.append("slice", slice=2)
+    assert not rows.is_over
+
+
+def test_the_time_of_a_run_is_that_of_its_calls(tmp_path):
+    times_s = [("slice", 0), ("end", 10), ("slice", 100), ("end", 105)]
+    lines = [json.dumps({"event": event, "at": at}) for event, at in times_s]
+    (tmp_path / "run.jsonl").write_text("\n".join(lines))
+    assert seconds_of(EvidenceFile(tmp_path / "run.jsonl")) == 15
+
+
 def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):
     given = SimpleNamespace(args=["-n2"])
     config = SimpleNamespace(rootpath=tmp_path, invocation_params=given, getoption=lambda *_: 2)
@@ -240,6 +281,20 @@ def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):
 def test_a_log_keeps_its_slashes_where_the_run_is_in_the_root_folder(monkeypatch):
     monkeypatch.chdir("/")
     assert shortened("a/b: 1/2") == "a/b: 1/2"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_left"),
+    [
+        ("--claims=matmul", True),
+        ("--gate-record main", True),
+        ("--device all", True),
+        ("--device=all", True),
+        ("--claim matmul --device cpu -k all", False),
+    ],
+)
+def test_what_runs_no_tests_or_in_its_own_way_is_left_to_pytest(words, is_left):
+    assert is_left_to_pytest(words.split()) is is_left
 
 
 def test_only_a_rank_of_a_job_is_left_to_pytest(monkeypatch):
