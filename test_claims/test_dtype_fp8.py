@@ -197,7 +197,7 @@ def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, 
     ):
         narrow = (x / scale).to(dtype)
         product = applied(scaled_fp8_product, narrow, (2 * w).to(E4M3), scale, half)
-        if product is None:
+        if product is None and torch.__version__ < (2, 13):
             pytest.skip("this torch has no fp8 product on a CPU")
         error = (product / exact - 1).abs().max().item()
         equal(error <= bound, fits, "whether the product is right", error=error, scale=scale)

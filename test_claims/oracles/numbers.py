@@ -14,7 +14,7 @@ import torch
 from accounting.formats import IntegerFormat, block_format_of
 from test_claims.oracles.messages import equal
 from test_claims.oracles.published import TABLES
-from test_claims.strategies import with_dtype
+from test_claims.strategies import in_fp64, with_dtype
 
 CPU = torch.device("cpu")
 METHODS = {torch.float16: torch.Tensor.half, torch.bfloat16: torch.Tensor.bfloat16}
@@ -104,6 +104,7 @@ def cast(values, dtype, device=CPU):
         last = given.flatten()[-number:]
         ways = {
             "to": last.to(dtype),
+            "from fp64": in_fp64(last).to(dtype),
             "type": last.type(dtype),
             "copy_": torch.empty_like(last, dtype=dtype).copy_(last),
         }
@@ -252,6 +253,8 @@ def check_rounding(row, device=CPU):
         probes = probes[(probes <= 2.0**-127) | (probes >= 1.5 * 2.0**-127)]
         device = CPU
 
+    if row.has_inf:
+        probes = torch.cat([probes, torch.tensor([-FP32_MAX, math.inf, -math.inf])])
     # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
     policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
     ours = rounded(row, probes, policy)
@@ -294,14 +297,14 @@ def check_finfo(row):
     equal(packed * row.storage_bits, 8 * dtype.itemsize, "bits of an element")
     try:
         info = torch.finfo(dtype)
-        constants = info.max, info.smallest_normal, info.bits, info.min
+        constants = info.max, info.smallest_normal, info.tiny, info.bits, info.min
     except (TypeError, NotImplementedError):
         equal(packed, 2, f"values in an element of {dtype}, which torch.finfo does not know")
         return
 
     least = -row.max if row.signed else row.least_normal
-    ours = row.max, row.least_normal, row.storage_bits, least
-    equal(ours, constants, f"max, least normal, bits and min of {dtype}")
+    ours = row.max, row.least_normal, row.least_normal, row.storage_bits, least
+    equal(ours, constants, f"max, least normal by both names, bits and min of {dtype}")
     decimals = math.floor(-math.log10(row.eps))
     equal(info.resolution, 10.0**-decimals, f"resolution of {dtype}")
     # torch says 0.125 of this one; two fraction bits make 0.25.
