@@ -64,7 +64,6 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
     for case in covering("module.parameter"):
         x = case.tensor(device)
         parameter = nn.Parameter(x)
-        assert isinstance(parameter, torch.Tensor), "a parameter is no tensor"
         got = parameter.requires_grad, parameter.is_leaf, x.requires_grad
         equal(got, (True, True, False), "needs a gradient, is a leaf, changed its data", case=case)
         got = parameter.data_ptr(), parameter.stride(), parameter.dtype
@@ -99,7 +98,7 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
 
 
 @pytest.mark.claim("module.parameter")
-@given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=5))
+@given(values=st.integers(-8, 8) | st.lists(st.integers(-8, 8), max_size=5))
 def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     start = torch.tensor(values, dtype=torch.float32, device=device)
     holder = Holder(start)
@@ -162,16 +161,20 @@ class Linear(nn.Module):
     seed=seeds,
     rows=shapes((0, 3), (0, 3)),
     fan_in=sizes(most=20),
-    fan_out=sizes(most=20),
+    fan_out=sizes(most=20) | st.just(600),
     dtype=dtypes_among(["fp32", "fp64", "bf16", "fp16"]),
 )
 @example(seed=0, rows=(2, 300), fan_in=20, fan_out=20, dtype="bf16")
+@example(seed=0, rows=(3,), fan_in=2, fan_out=600, dtype="fp32")
 def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
     device, seed, rows, fan_in, fan_out, dtype
 ):
     """Sums of 20 products and a bias are integers up to 183, which 16 bits hold."""
     dtype = TORCH_DTYPES[dtype]
     x = small_integers(device, seed, *rows, fan_in).to(dtype)
+    if dtype == torch.float64:
+        # Bits that fp32 does not hold.
+        x *= 1 + 2**-40
     weight = small_integers(device, seed + 1, fan_in, fan_out).to(dtype)
     bias = small_integers(device, seed + 2, fan_out).to(dtype)
     should = product(x, weight) + bias.cpu()
