@@ -121,7 +121,7 @@ UNDIVIDED = pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="uni
     ("fan_in", "fan_out", "size"),
     [
         (1, 1000, 1.0),
-        (2, 4000, 300.0),
+        (2, 1000, 300.0),
         (37, 2000, 0.002),
         (600, 1000, 1.0),
         (5000, 300, 7.0),
@@ -131,16 +131,16 @@ def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
     device, power, fan_in, fan_out, size, dtype
 ):
     """Of a linear layer, in each row of its batch. Rounding errors are far within the bounds."""
-    empty = torch.empty(fan_out, fan_in, device=device, dtype=dtype)
-    drawn = [
-        fan_in**power * normal_values(device, 1, fan_out, fan_in).to(dtype),
-        fan_in**power * initialised(device, empty, nn.init.normal_, 1),
-    ]
+    normal = torch.empty(fan_out, fan_in, device=device, dtype=dtype)
+    generator = torch.Generator(device).manual_seed(1)
+    # Up to 15 numbers are drawn in another way than more.
+    for some in normal.split(1 if fan_in < 16 else fan_out):
+        nn.init.normal_(some, generator=generator)
+    weights = fan_in**power * normal
     rows = torch.stack([size * unit_features(device, seed, fan_in) for seed in (0, 2)])
     bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
-    for weights in drawn:
-        for row in rows.to(dtype) @ weights.mT:
-            between(root_mean_square(row), *bounds, f"the size of outputs in {dtype}")
+    for row in rows.to(dtype) @ weights.mT:
+        between(root_mean_square(row), *bounds, f"the size of outputs in {dtype}")
 
 
 @pytest.mark.claim("init.variance-scales")
@@ -181,11 +181,12 @@ def test_xaviers_deviation_is_the_rescale_times_a_factor(device, name, kernel):
     for case in covering("init.xavier-constant"):
         empty = case.tensor(device)
         window = math.prod(kernel)
-        weights = empty.unflatten(1, (-1, *kernel))
-        weights = initialised(device, weights, getattr(nn.init, name), 0, **options)
-        fan_out, fan_in = len(weights) * window, weights[0].numel()
-        bounds = deviation_bounds(math.sqrt(variance(fan_in, fan_out)), weights.numel())
-        between(root_mean_square(weights), *bounds, "the weights' deviation", case=case)
+        flat = empty.unflatten(1, (-1, *kernel))
+        for weights in (flat, flat.transpose(0, 1)):
+            initialised(device, weights, getattr(nn.init, name), 0, **options)
+            fan_out, fan_in = len(weights) * window, weights[0].numel()
+            bounds = deviation_bounds(math.sqrt(variance(fan_in, fan_out)), weights.numel())
+            between(root_mean_square(weights), *bounds, "the weights' deviation", case=case)
 
 
 def growth(device, seed, width, layers, deviation, dtype):
@@ -299,7 +300,7 @@ def test_what_truncation_leaves_is_the_integral_for_every_bound(device, deviatio
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fan_in", [1, 64, 768, 2500, 5000])
 def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, fan_in, dtype):
-    fan_out = 500
+    fan_out = 600
     torch.manual_seed(0)
     layer = nn.Linear(fan_in, fan_out, device=device, dtype=dtype)
     nn.init.normal_(layer.weight, std=0.02)
