@@ -78,7 +78,11 @@ PRODUCTS = [
     "conv3d",
     "attention",
 ]
-IN_FP32 = ["mse_loss", "l1_loss", "prod", "cat with fp32"]
+LOSSES = [
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"),
+    *("poisson_nll_loss", "hinge_embedding_loss", "binary_cross_entropy_with_logits"),
+]
+IN_FP32 = [*LOSSES, "prod", "cat with fp32"]
 NORMALISED = ["softmax", "log_softmax", "layer_norm"]
 IN_FP32_ON_CUDA = [*NORMALISED, "exp", "log", "pow", "sum", "cumsum", "norm"]
 AS_OPERANDS_ARE = ["add", "relu", "gelu", "mm with out="]
@@ -101,8 +105,6 @@ CALLS = {
     "conv2d": lambda x: functional.conv2d(x.unsqueeze(0), x.view(1, 1, *x.shape)),
     "conv3d": lambda x: functional.conv3d(x.view(1, 1, *x.shape), x.view(1, 1, 1, *x.shape)),
     "attention": lambda x: functional.scaled_dot_product_attention(*[x.unsqueeze(0)] * 3),
-    "mse_loss": lambda x: functional.mse_loss(x, x.mT),
-    "l1_loss": lambda x: functional.l1_loss(x, x.mT),
     "cat with fp32": lambda x: torch.cat([x, x.float()]),
     "softmax": lambda x: torch.softmax(x, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
@@ -119,6 +121,8 @@ CALLS = {
 
 def call(name, x):
     """The result of an operation whose operands are made of the matrix x."""
+    if name in LOSSES:
+        return getattr(functional, name)(x, x.mT)
     function = CALLS.get(name) or getattr(torch, name)
     return function(x)
 

@@ -67,13 +67,13 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_de
     taken = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         ones = partial(torch.ones, device=device, dtype=dtype)
-        warm = functional.linear(ones(32, dim), ones(32, dim))
+        warm = functional.linear(ones(32, dim), ones(dim, dim), ones(dim))
         with measured_memory(device) as held:
-            layer = torch.nn.Linear(dim, dim, bias=False, device=device, dtype=dtype)
+            layer = torch.nn.Linear(dim, dim, device=device, dtype=dtype)
             x = ones(32, dim)
             y = layer(x)
         taken[name] = held.live_bytes
-        formula = element_bytes(dim * dim + 2 * 32 * dim, name)
+        formula = element_bytes(dim * (dim + 1 + 2 * 32), name)
         equal(taken[name], formula, "bytes", name=name)
         del warm, layer, x, y
 

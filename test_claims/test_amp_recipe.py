@@ -224,13 +224,13 @@ def norm_of_gradients(net):
     ("dims", "seed"),
     [
         ((16, 8, 4), 0),
-        ((64, 64, 64, 64), 1),
+        ((64,) * 9, 1),
         ((1024, 1100, 3), 2),
     ],
     ids=str,
 )
 def test_a_bf16_nets_gradients_have_the_norm_of_fp32_and_are_clipped(device, dims, seed):
-    """The last net has gradients of more elements than kernels add up in one piece."""
+    """Nets of few gradients, of many, and of more elements than kernels add up in one piece."""
     low = linear_layers(device, dims, seed).bfloat16()
     x = seeded((64, dims[0]), seed, device).bfloat16()
     in_fp32 = copy.deepcopy(low).float()

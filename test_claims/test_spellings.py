@@ -387,7 +387,7 @@ def assert_one(row, group, case):
     """That all ways of a row give the same for this case."""
     __tracebackhide__ = True
     compare = group.get("compare", "all")
-    near = {} if compare == "values" else {"rtol": 0, "atol": 0}
+    near = {} if compare == "values" else {"rtol": group.get("rtol", 0), "atol": 0}
     shared = given(group, case)
     first = None
     for way in row:
