@@ -24,19 +24,19 @@ KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
 
 
 @contextmanager
-def keep_freed_memory() -> Iterator[bool]:
-    """Makes this process keep the memory it frees inside the block.
-
-    Yields whether the C library is glibc and accepted that.
+def keep_freed_memory() -> Iterator[None]:
+    """Makes this process keep the memory it frees inside the block, if its C library is glibc.
 
     At the end the memory goes back, and glibc has its default limits again.
     """
     libc: Any = ctypes.CDLL(None)
     if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
-        yield False
+        yield
         return
+    for limit in KEEPING.items():
+        libc.mallopt(*limit)
     try:
-        yield all(libc.mallopt(*limit) for limit in KEEPING.items())
+        yield
     finally:
         for limit in BY_DEFAULT.items():
             libc.mallopt(*limit)

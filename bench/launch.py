@@ -44,6 +44,11 @@ def figures(
 
 
 def share_of_launches(launches_s: float, seconds: float) -> dict[str, Any]:
+    """The share, and whether it is so large that the launch bounds the function.
+
+    >>> share_of_launches(1.0, 2.5), share_of_launches(1.0, 2.0)
+    ({'launch_share': 0.4}, {'launch_share': 0.5, 'bound': 'launch'})
+    """
     share = min(launches_s / seconds, 1.0)
     bound = {"bound": "launch"} if share >= LARGEST_LAUNCH_SHARE else {}
     return {"launch_share": share, **bound}

@@ -23,6 +23,14 @@ def judged(
 
     Raises AssertionError for a rate that the units cannot reach at their highest clock: a
     measurement error.
+
+    >>> judged(Work(90, 30), 3.0, "bf16", "a product", flop_bound=30.0, bytes_bound=10.0)
+    {'intensity': 3.0, 'flop_per_s': 30.0, 'bytes_per_s': 10.0}
+    >>> judged(Work(90, 0), 3.0, "int8", "a product"), judged(Work(0, 30), 3.0, None, "a copy")
+    ({'op_per_s': 30.0}, {'intensity': 0.0, 'bytes_per_s': 10.0})
+    >>> judged(Work(0, 30), 3.0, None, "a copy", bytes_bound=9.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: a copy: measured 10 B/s, but the units do at most 9: the declared bytes or ...
     """
     __tracebackhide__ = True
     rates = {"intensity": work.intensity} if work.bytes else {}

@@ -249,10 +249,8 @@ def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[MeasuredBytes]:
         allocated = freed = 0
         peak = live
         for address, size in segment:
-            if size < 0 and address not in blocks:
-                # It was allocated before the block.
-                continue
-            # An address that is allocated again was freed unseen, by another thread.
+            # What is freed here may be from before the block, and is no part of it. An address that
+            # is allocated again was freed unseen, by another thread.
             gone = blocks.pop(address, 0)
             freed += gone
             if size > 0:

@@ -84,6 +84,9 @@ def charged_bytes(request: int, block: int | None = None) -> int:
 
     >>> charged_bytes(11 * 2**20) // 2**20
     12
+    >>> charged_bytes(1000, block=1100)
+    Traceback (most recent call last):
+    ValueError: block must be a multiple of 512 bytes that holds request=1024, got 1100
     """
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else block
@@ -124,8 +127,8 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     allocates 32 MiB only on compute capability 9.0. Raises ValueError for a capability that is not
     a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
-    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0))
-    (33554432, 8519680)
+    >>> [cublas_workspace_bytes((major, 0)) // 2**20 for major in range(8, 14)]
+    [8, 32, 32, 8, 32, 8]
     """
     capability = validated_ints("compute_capability", compute_capability)
     if len(capability) != 2:

@@ -51,7 +51,11 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(phases, is_las
     assert held.charged_peak_bytes is None
 
 
-def test_an_error_passes_through_and_the_next_measurement_is_right():
+@pytest.mark.parametrize("collects", [True, False])
+def test_an_error_passes_through_and_the_next_measurement_is_right(collects, request):
+    request.addfinalizer(gc.enable)
+    if not collects:
+        gc.disable()
     collecting = []
 
     def act():
@@ -62,7 +66,7 @@ def test_an_error_passes_through_and_the_next_measurement_is_right():
     with pytest.raises(KeyError, match="mine"):
         act()
     assert collecting == [False], "the collector would free at unpredictable moments"
-    assert gc.isenabled(), "the collector should be on again"
+    assert gc.isenabled() == collects, "the collector should be as it was"
     with measured_memory() as held:
         kept = torch.empty(25)
     assert held.live_bytes == kept.nbytes == 100

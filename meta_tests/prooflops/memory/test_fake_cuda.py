@@ -244,6 +244,11 @@ def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, 
     assert numbers is None or kept == numbers * dtype.itemsize + BESIDE_RESULT_BYTES[operator]
 
 
+def attended(heads, mask):
+    """Attention with a mask, which flash attention does not take."""
+    return functional.scaled_dot_product_attention(heads, heads, heads, mask)
+
+
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
 def test_a_loss_peaks_as_the_mean_of_its_terms_and_keeps_their_storage(loss):
     batch = torch.empty(64, 512)
@@ -254,6 +259,49 @@ def test_a_loss_peaks_as_the_mean_of_its_terms_and_keeps_their_storage(loss):
     assert guess.unknown == []
     kept = batch.nbytes - batch.element_size()
     assert guess.peak_bytes == mean.predict(workspaces=False).peak_bytes + kept
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype", "shapes", "scratch"),
+    [
+        # Every second column cannot be read by rows; one row that is repeated can.
+        (lambda x, y: x[:, ::2] @ y, WIDE, ((64, 64), (32, 8)), 4 * 64 * 32),
+        (lambda x, y: x.expand(64, 64) @ y, WIDE, ((1, 64), (64, 8)), 0),
+        (
+            partial(functional.mse_loss, reduction="none"),
+            WIDE,
+            ((2048, 256), (2048, 256)),
+            0,
+        ),
+        # Sixteen bits, wider than 128, are added up in fp32.
+        (attended, LOW, ((1, 1, 64, 136), (64, 64)), 4 * 64 * 136),
+        (attended, LOW, ((1, 1, 64, 128), (64, 64)), 0),
+        (attended, WIDE, ((1, 1, 64, 136), (64, 64)), 0),
+    ],
+)
+def test_a_kernel_holds_scratch_for_what_it_cannot_read_or_add_up(call, dtype, shapes, scratch):
+    with predicted_memory("cuda", workspaces=False) as held:
+        given = [torch.empty(shape, dtype=dtype, device="cuda") for shape in shapes]
+        held.mark("operands")
+        out = call(*given)
+        held.mark("call")
+    assert out.numel()
+    assert held.phases["call"].peak_by_class.get("temporaries", 0) == scratch
+    assert not held.unknown
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "operator"),
+    [
+        (partial(nn.LayerNorm, 1), (65_535 * 2, 1), "native_layer_norm_backward"),
+        (partial(nn.Embedding, 3, 1), (3073,), "embedding_dense_backward"),
+        (partial(nn.Embedding, 3, 1, scale_grad_by_freq=True), (1,), "embedding_dense_backward"),
+    ],
+)
+def test_scratch_that_depends_on_the_card_or_the_values_is_named(net, shape, operator):
+    batch = torch.zeros(shape, dtype=torch.long if operator.startswith("embed") else None)
+    step = TrainingStep(net, batch, torch.mean, device="cuda")
+    assert any(operator in name for name in step.predict().unknown)
 
 
 @pytest.mark.parametrize(
@@ -343,6 +391,8 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu():
         (torch.bfloat16, 64, 1, False, 4 * 2048 + 4 * 2048 * 64 + 2 * 2 * 2048 * 64),
         # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
         (torch.float32, 64, 4, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+        # A width of 136 is rounded up to 192.
+        (torch.bfloat16, 136, 4, False, 4 * 2048 + 4 * 2048 * 192),
         # Row sums; for each of 8 heads, 2 · 2 tiles of 128 queries and 64 columns, with a lock.
         (torch.bfloat16, 128, 4, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
     ],

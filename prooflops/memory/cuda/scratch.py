@@ -104,7 +104,7 @@ def _is_ready(matrix: Tensor) -> bool:
     (*_, rows, columns), (*_, down, right) = matrix.shape, matrix.stride()
     by_rows = right == 1 and down >= max(1, columns)
     by_columns = down == 1 and right >= max(1, rows)
-    return by_rows or by_columns or 0 in matrix.shape or down == 0
+    return by_rows or by_columns or down == 0
 
 
 # --- reductions -----------------------------------------------------------------------------------
