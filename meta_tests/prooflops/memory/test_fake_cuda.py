@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from accounting.activations import activation_bytes
-from accounting.models import GPT2_SMALL, LLAMA3_8B
 from meta_tests.prooflops.memory.predicting import (
-    LONG_NETS,
     OPTIMIZERS,
     Grouped,
     few,
     unless_torch_fakes_cuda,
     wrapped,
 )
-from prooflops.memory import TrainingStep, fake_copy, predicted_memory
+from prooflops.memory import TrainingStep, predicted_memory
 from prooflops.trace import Trace
 
 pytestmark = unless_torch_fakes_cuda
@@ -74,32 +71,6 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
         )
         phase = guess.phases[name]
         assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, name
-
-
-@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
-def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
-    small = workloads.reduced(preset)
-    batch = 2
-    sequence = 24
-    norms = 2 * small.layers + 1
-    tokens = batch * sequence
-    model = workloads.build(small, device="meta", dtype=torch.bfloat16)
-    with predicted_memory("cuda") as held:
-        net = fake_copy(model, "cuda")
-        ids = torch.empty(batch, sequence, dtype=torch.long, device="cuda")
-        held.mark("built")
-        logits = net(ids)
-        held.mark("forward")
-    got = held.phases["forward"].live_bytes - held.phases["built"].live_bytes - logits.nbytes
-    should = activation_bytes(small, batch, sequence, "bf16")
-    should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
-    if preset is GPT2_SMALL:
-        # Mean and deviation are kept in fp32.
-        should += norms * tokens * 2 * 2
-    else:
-        # The CPU keeps two copies in fp32, CUDA the input itself.
-        should -= norms * tokens * small.dim * (4 + 4 - 2)
-    assert got == should
 
 
 def kept_by_attention(
@@ -329,19 +300,6 @@ def test_a_reduction_stages_its_sums_in_fp32_or_wider(call, semaphores_bytes):
         found = held.phases["reduced"].peak_by_class["temporaries"]
         staged[dtype] = found - semaphores_bytes
     assert staged[torch.bfloat16] == staged[torch.float32] == staged[torch.float64] // 2 > 0
-
-
-@pytest.mark.parametrize("name", LONG_NETS)
-def test_long_nets_have_the_parameters_and_gradients_of_the_cpu(name):
-    net = LONG_NETS[name]
-    optimizer = net.options["optimizer"]
-    options = {**net.options, "optimizer": OPTIMIZERS.get(optimizer, optimizer)}
-    steps = [TrainingStep(net.build, net.batch(), device=kind, **options) for kind in DEVICES]
-    on_cpu, on_cuda = [step.predict() for step in steps]
-    last = next(phase for phase in reversed(on_cpu.phases) if "second backward" in phase)
-    for kind in ("parameters", "gradients", "inputs"):
-        held = [each.phases[last].live_by_class[kind] for each in (on_cpu, on_cuda)]
-        assert held[0] == held[1], kind
 
 
 def test_a_row_added_to_batched_products_takes_no_workspace_of_cublaslt():
