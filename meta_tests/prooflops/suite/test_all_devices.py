@@ -3,7 +3,9 @@
 import pytest
 
 from meta_tests.prooflops_gate.foreign_repo import config_in
+from prooflops.machine import device as machine
 from prooflops.suite import all_devices
+from prooflops_gate.history.records import record_files
 
 TESTS = """
 import time
@@ -43,6 +45,7 @@ def validate(tmp_path, *cards):
         # Others take a third of each of the eight processes.
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         found = all_devices.validate(cards, command, tmp_path, folder, said.append)
+    all_devices.store(found, tmp_path / "history")
     code = all_devices.conclude(found, folder, said.append)
     return code, "\n".join(said), folder
 
@@ -54,5 +57,28 @@ def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path):
     assert f"slow: exit 1, with a record; its output: {output}" in said
     assert "gpu:0: exit 0" in said
     assert "FAILED test_cards.py::test_sound" in output.read_text()
+    records = record_files(tmp_path / "history")
+    assert len({path.parent for path in records}) == 4, "the cards' records lie apart"
     page = (folder / "cards.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| slow | suspect")], page
+
+
+@pytest.mark.parametrize(
+    ("counts", "words", "why"),
+    [
+        ({}, "", "this machine has no accelerator; valid here: cpu"),
+        ({"cuda": 2}, "--gate-noise-floor", "the options of the gate exclude each other"),
+        ({"cuda": 1}, "", ""),
+    ],
+)
+def test_a_single_card_is_validated_alone_and_none_is_refused(
+    tmp_path, monkeypatch, counts, words, why
+):
+    monkeypatch.setattr(machine, "counts", lambda: counts)
+    config = config_in(tmp_path, "-p", "prooflops_gate.plugin", *words.split())
+    if why:
+        with pytest.raises(pytest.UsageError, match=why):
+            all_devices.run(config)
+    else:
+        assert all_devices.run(config) is None
+        assert config.option.device == "cuda:0"

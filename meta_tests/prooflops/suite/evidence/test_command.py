@@ -18,6 +18,7 @@ from subprocess import PIPE, STDOUT
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from meta_tests.conftest import House, child_environment, new_house
 from prooflops.suite import commands
@@ -222,6 +223,17 @@ def test_refusals(story, golden):
     for name, path in {**names, "clone": story.clone.root}.items():
         text = text.replace(str(path), f"<{name}>")
     golden("run_refusals", re.sub(r"torch [^)]*", "torch <version>", text))
+
+
+def test_a_run_goes_on_on_its_own_machine_alone(story):
+    text = story.killed.read_text()
+    machine = story.file.plan["fingerprint"]["name"]
+    elsewhere = story.killed.with_name("elsewhere.jsonl")
+    elsewhere.write_text(text.replace(machine, "Another"))
+    process = call(story.clone, "--resume", str(elsewhere), "-n", "0")
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 4
+    assert f"is a run of Another (cpu, torch {torch.__version__}), and this machine is" in output
 
 
 @pytest.mark.parametrize(
