@@ -157,5 +157,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _part(config: pytest.Config) -> str:
-    stopped = config.stash[RUN].partial
+    stopped = config.stash[RUN].rows.partial
     return stopped and f"partial run: {stopped}"

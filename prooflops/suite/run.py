@@ -69,11 +69,6 @@ class Run:
             *self.notes,
         ]
 
-    @property
-    def partial(self) -> str:
-        """Why the run stopped early, and after how many tests; empty for a complete run."""
-        return self.rows.partial
-
 
 RUN = pytest.StashKey[Run]()
 

@@ -155,7 +155,7 @@ def check(path: Path) -> int:
     from prooflops.suite.evidence.page import report_of_file
 
     file = EvidenceFile(path)
-    why = why_refused(file, report_of_file(file)) if file.plan else "this file has no run"
+    why = why_refused(report_of_file(file)) if file.plan else "this file has no run"
     what_to_do = "run make evidence again" if why else "open a pull request with it"
     print(f"{path}: {why or 'accepted'}; {what_to_do}")
     return 1 if why else 0

@@ -49,18 +49,18 @@ def write_gallery(folder: Path) -> None:
 
 def gallery(runs: Sequence[Run]) -> str:
     """The text of the gallery: accepted runs, then the runs that it lists apart."""
-    taken = [run for run in runs if not why_refused(*run)]
-    apart = [run for run in runs if why_refused(*run)]
+    taken = [run for run in runs if not why_refused(run[1])]
+    apart = [run for run in runs if run not in taken]
     text = f"{HEAD}\n{table(taken)}"
     if apart:
         text += APART + table(apart)
     return text
 
 
-def why_refused(file: EvidenceFile, report: RunReport) -> str:
+def why_refused(report: RunReport) -> str:
     """Why the gallery lists a run apart; empty for a whole run by today's measuring method."""
-    if partial := file.partial or report.partial or file.plan.get("selection"):
-        return f"the run is partial: {partial}"
+    if report.partial:
+        return f"the run is partial: {report.partial}"
     if report.methods != (str(timing.METHOD),):
         found = ", ".join(report.methods) or "an unknown one"
         return f"it was measured by method {found}, and today's method is {timing.METHOD}"

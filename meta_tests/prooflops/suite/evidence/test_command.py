@@ -265,14 +265,15 @@ def test_rows_tell_which_tests_are_left_and_why():
     rows = Rows()
     assert not rows.is_over
     rows.append("slice", slice=1)
-    rows.append("plan", tests={test: [] for test in "abc"})
+    rows.append("plan", tests={"a": [], "b": [], "bench/c": []})
     for test in "ab":
         rows.append("start", test=test)
     rows.end_without_report("a", "passed", "")
-    assert (rows.unended(), rows.remaining()) == ({"b": 1}, ["b", "c"])
-    assert rows.partial == "2 of 3 tests not run yet"
+    assert (rows.unended(), rows.remaining()) == ({"b": 1}, ["b", "bench/c"])
+    assert rows.partial == "2 of 3 tests not run yet, 1 benchmark left"
     rows.end("interrupted")
-    assert (rows.is_over, rows.partial) == (True, "interrupted, after 1 of 3 tests")
+    assert rows.partial == "interrupted, after 1 of 3 tests, 1 benchmark left"
+    assert rows.is_over
     rows.append("slice", slice=2)
     assert not rows.is_over
 
