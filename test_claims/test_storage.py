@@ -61,8 +61,8 @@ def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
     equal(found, [8, 9], "places of column[2] without and with the offset")
 
     large = torch.empty(2**20, 2**20, device="meta")
-    formula = storage_offset((2**19, 3), large.stride())
-    equal(formula, large[2**19, 3].storage_offset(), "a place in a large storage")
+    place = large[2**19, 3].storage_offset()
+    equal(storage_offset((2**19, 3), large.stride()), place, "a place in a large storage")
 
 
 @pytest.mark.claim("storage.index-formula")
@@ -119,7 +119,7 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
 @pytest.mark.claim("storage.transpose-noncontig")
 def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device):
     for case in covering("storage.transpose-noncontig"):
-        for m, n in (SHAPES[case.size], (2, 2), (3, 1), (1, 4096), (4096, 4096)):
+        for m, n in (SHAPES[case.size], (2, 2), (1, 4096), (4096, 4096)):
             dtype = TORCH_DTYPES[case.dtype]
             matrix = torch.empty(m, n, dtype=dtype, device=with_dtype(device, dtype))
             layout = contiguous_layout((m, n)).transpose(0, 1)
