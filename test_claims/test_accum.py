@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
-from accounting.models import DeepLinear, parameter_count
+from accounting.models import DeepLinear, Transformer, parameter_count
 from prooflops.memory import MEASURED_DEVICES, measured_memory
 from test_claims.oracles.messages import at_least, at_most, between, close, equal
 from test_claims.oracles.nets import CLASSES, NETS, net_and_batch
@@ -123,6 +123,7 @@ def test_batch_norm_and_dropout_do_otherwise_in_a_micro_batch(
     at_most(error_of(net, *batch, parts, weights), 1e-12, "the error in inference")
 
 
+DECODER = Transformer(vocab_size=9, layers=2, dim=8, heads=2, hidden=8)
 # Models, each with a batch: the second one's has more elements than kernels take for few.
 WORKLOADS = ((DeepLinear(dim=16, layers=6), 256), (DeepLinear(dim=24, layers=9), 4096))
 
@@ -175,6 +176,10 @@ def test_a_step_keeps_the_activations_of_one_micro_batch(measured_step, micro_ba
     activations = 4 * rows * model.dim * model.layers
     formula = activation_bytes(model, batch, micro_batches=micro_batches)
     equal(formula, activations, "activation_bytes")
+    for other in (model, DECODER):
+        # One of the micro-batches has an example more.
+        uneven = activation_bytes(other, batch + 1, micro_batches=micro_batches)
+        equal(uneven, activation_bytes(other, rows + 1), "activation_bytes", of=other)
 
     gradients = 4 * parameter_count(model)
     output = 4 * rows * model.outputs
