@@ -1,4 +1,3 @@
-"""Openings of skip reasons by which the page recognises why a benchmark has no figure."""
+"""The opening of a skip reason by which the page counts the benchmarks that are too slow."""
 
 TOO_SLOW = "too slow here"
-NO_BANDWIDTH = "memory bandwidth was not measured"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from prooflops.reasons import NO_BANDWIDTH
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops_gate.console.tables import many
@@ -23,7 +22,7 @@ def unusual(report: RunReport) -> list[str]:
     """Warnings about this machine and run that affect the figures; empty if all is normal."""
     return [
         *_disturbed(report.benchmarks),
-        *_bandwidth(report),
+        *_bandwidth(report.benchmarks),
         *_settings(report),
     ]
 
@@ -45,12 +44,10 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         yield f"{listed} have too wide a spread for a conclusion"
 
 
-def _bandwidth(report: RunReport) -> Iterable[str]:
-    reasons = report.unmeasured.values()
-    yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
+def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     multiples = [
         bench.number("cache_multiple")
-        for bench in report.benchmarks
+        for bench in benchmarks
         if bench.level == "memory" and bench.has("cache_multiple")
     ]
     if multiples and min(multiples) < FEWEST_CACHES:

@@ -170,7 +170,6 @@ def run_report(
     ours = record["prooflops"]
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
-    is_dirty = revision and commit.get("dirty")
     arguments = tuple(map(str, ours["arguments"]))
     benchmarks = reconciled(map(Measurement.of, record["benchmarks"]))
     benchmarks, derived, clock_mhz = at_one_clock(benchmarks, ours["peaks"].get(DERIVED, {}))
@@ -188,7 +187,7 @@ def run_report(
         duration_s=ours["duration_s"],
         command=ours.get("command") or command_of(PYTEST, arguments),
         arguments=arguments,
-        revision=f"{revision} with uncommitted changes" if is_dirty else revision,
+        revision=revision + " with uncommitted changes" * bool(commit.get("dirty")),
         version=ours["version"],
         pace=ours["pace"],
         floors=tuple(ours.get("floors", ())),

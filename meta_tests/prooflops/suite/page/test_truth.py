@@ -74,12 +74,6 @@ def test_each_contended_row_says_so_once(report_of):
     assert any("at most" in row[1] for row in steps_table(report.benchmarks)[1:])
 
 
-def test_a_bandwidth_that_was_not_measured_is_said_once(report):
-    reason = "memory bandwidth was not measured: arrays of 256 MiB fit the last-level cache"
-    unmeasured = dict.fromkeys(("bench/a.py::test_a", "bench/a.py::test_b"), reason)
-    assert unusual(replace(report, unmeasured=unmeasured)).count(reason) == 1
-
-
 def test_a_bar_has_an_end_that_is_known_and_names_a_second_measurement():
     floor = Floor("bf16", 0.75, "peak", None, "", "--floor")._asdict()
     entry = {"figure": "bf16", "value": 2e9, "unit": "FLOP/s", "floor": floor}
