@@ -236,6 +236,16 @@ def test_a_run_goes_on_on_its_own_machine_alone(story):
     assert f"is a run of Another (cpu, torch {torch.__version__}), and this machine is" in output
 
 
+def test_no_test_starts_in_the_last_minute_and_a_half_of_a_call(story, tmp_path):
+    file = EvidenceFile(tmp_path / "copy.jsonl")
+    file.path.write_text(story.killed.read_text())
+    left = file.remaining()
+    process = call(story.clone, "--resume", str(file.path), "-n", "0", "--minutes", "1.501")
+    output, _ = process.communicate(timeout=100)
+    assert f"{len(left)} of {len(file.plan['tests'])} tests not run yet" in output
+    assert file.remaining() == left
+
+
 @pytest.mark.parametrize(
     ("cores", "free_gib", "most"), [(64, 100, 8), (3, 100, 3), (64, 5, 2), (64, 0, 1)]
 )
