@@ -35,6 +35,10 @@ def may_flush(dtype: str, device: torch.device) -> bool:
     requires it for bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
     Architecture Instruction Set Extensions, TDPBF16PS). An MI200 also flushes fp16 (AMD, MI200 MFMA
     behavior specifics), and Metal any dtype.
+
+    >>> cpu, metal = torch.device("cpu"), torch.device("mps")
+    >>> [may_flush("bf16", cpu), may_flush("fp16", cpu), may_flush("fp16", metal)]
+    [True, False, True]
     """
     if device.type == "cuda" and dtype == "fp16":
         return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")).startswith(
@@ -55,6 +59,17 @@ def subnormals(
     """Returns "kept" if columns have the numbers below `least_normal`, "flushed" if all are 0.
 
     Raises AssertionError for anything else, and for flushed numbers where that is not legal.
+
+    >>> exact = powers(0.25, 2.0)
+    >>> flushed = torch.where(exact < 1, 0.0, exact)[:, None]
+    >>> [subnormals("an operand", got, exact, 1.0, True) for got in (exact[:, None], flushed)]
+    ['kept', 'flushed']
+    >>> subnormals("an operand", flushed, exact, 1.0, False)
+    Traceback (most recent call last):
+    AssertionError: an operand 0.5 became 0, but should be kept
+    >>> subnormals("an operand", 0 * flushed, exact, 1.0, True)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: an operand 2 became 0, but should be kept, or all ... and no others become 0
     """
     __tracebackhide__ = True
     wrong, subnormal = got != exact[:, None], (exact < least_normal)[:, None].expand_as(got)

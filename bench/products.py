@@ -166,6 +166,9 @@ def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
     """The most bytes that a product needs at once: operands, result, and an operand being drawn.
 
     All operands but int8 are drawn in fp32 first, so the larger one then exists in fp32 as well.
+
+    >>> product_bytes("int8", 2, 3, 4), product_bytes("bf16", 2, 3, 4)
+    (50, 100)
     """
     held = work_of(dtype, m, k, n).bytes
     return held if dtype == "int8" else held + 4 * max(m * k, k * n)

@@ -82,7 +82,7 @@ def largest_batch(room_bytes: float, peak_bytes: Callable[[int], float]) -> int:
     A step's memory is weights and optimizer state, plus a part in proportion to the batch. So two
     predictions determine it.
 
-    >>> largest_batch(100e9, lambda batch: 20e9 + 3e9 * batch)
+    >>> largest_batch(68e9, lambda batch: 20e9 + 3e9 * batch)
     16
     """
     one, two = peak_bytes(1), peak_bytes(2)
