@@ -83,35 +83,33 @@ def _runs_all_claims(config: pytest.Config) -> bool:
         (config.invocation_params.dir / argument.partition("::")[0]).resolve()
         for argument in config.args
     ]
-    narrowed = (
-        config.option.keyword
-        or config.option.markexpr
-        or config.getoption("deselect", None)
-        or config.option.ignore
-        or config.option.ignore_glob
-    )
-    return not narrowed and any(path == wanted or path in wanted.parents for path in given)
+    whole = any(path == wanted or path in wanted.parents for path in given)
+    return whole and not _narrowing(config)
 
 
-def selection_of(config: pytest.Config) -> str:
-    """Describes the command line's selection of tests; empty for the whole suite."""
+def _narrowing(config: pytest.Config) -> list[str]:
+    """The options that leave out tests of the given files."""
     option = config.option
-    root = config.rootpath
-    given = {(config.invocation_params.dir / each).resolve() for each in config.args}
-    whole = {(root / path).resolve() for path in config.getini("testpaths")}
-    words: list[str] = []
-    if not whole <= given and root.resolve() not in given:
-        words += config.args
     narrowing = {
-        "--claim": option.claim,
         "-k": [option.keyword] if option.keyword else [],
         "-m": [option.markexpr] if option.markexpr else [],
         "--deselect": config.getoption("deselect", None) or [],
         "--ignore": [*(option.ignore or []), *(option.ignore_glob or [])],
         "--last-failed": [""] if config.getoption("lf", False) else [],
     }
-    for name, values in narrowing.items():
-        words += [f"{name} {value}".strip() for value in values]
+    return [f"{name} {value}".strip() for name, values in narrowing.items() for value in values]
+
+
+def selection_of(config: pytest.Config) -> str:
+    """Describes the command line's selection of tests; empty for the whole suite."""
+    root = config.rootpath
+    given = {(config.invocation_params.dir / each).resolve() for each in config.args}
+    whole = {(root / path).resolve() for path in config.getini("testpaths")}
+    words: list[str] = []
+    if not whole <= given and root.resolve() not in given:
+        words += config.args
+    words += [f"--claim {claim}" for claim in config.option.claim]
+    words += _narrowing(config)
     return f"only {' '.join(words)}" if words else ""
 
 
