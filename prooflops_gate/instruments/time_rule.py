@@ -190,26 +190,22 @@ def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule)
     before, after = (median(seconds(side)) if side else None for side in sides)
     if before is None or after is None:
         return one_sided(name, TIME, before, after)
-    if decision:
-        # Medians of each side alone may point the other way than the ratio of the pairs.
-        after = before * decision.effect.ratio
-    notes = []
-    reached, effect, fresh = "INCONCLUSIVE", None, 0
+    test = next(timed.test for side in sides for timed in side)
     if decision is None:
-        notes.append(f"the method of measuring changed ({' -> '.join(methods(sides))})")
-    else:
-        reached = decision.verdict or reached
-        effect, fresh = decision.effect, decision.fresh
-        notes += filter(None, [clock_note(sides)])
-        if reached == "INCONCLUSIVE":
-            notes += open_notes(decision, rule)
+        note = f"the method of measuring changed ({' -> '.join(methods(sides))})"
+        return Row(name, TIME, before, after, "INCONCLUSIVE", note=note, test=test)
+    # Medians of each side alone may point the other way than the ratio of the pairs.
+    after = before * decision.effect.ratio
+    reached, effect = decision.verdict or "INCONCLUSIVE", decision.effect
+    notes = [clock_note(sides)]
+    if reached == "INCONCLUSIVE":
+        notes += open_notes(decision, rule)
     contended = [timed.contended for side in sides for timed in side if timed.contended]
     if contended:
         of_all = f"{len(contended)} of {len(sides[0]) + len(sides[1])}"
         notes.append(f"{of_all} processes contended: {contended[-1]}")
-    test = next(timed.test for side in sides for timed in side)
-    note = "; ".join(notes)
-    return Row(name, TIME, before, after, reached, effect, note, fresh=fresh, test=test)
+    note = joined(*notes)
+    return Row(name, TIME, before, after, reached, effect, note, fresh=decision.fresh, test=test)
 
 
 def clock_note(sides: Sides) -> str:
