@@ -58,8 +58,12 @@ def test_a_record_says_which_code_ran_on_which_machine(foreign):
 
 
 def test_a_full_disk_is_reported_and_the_history_stays(foreign):
+    hook = "def pytest_gate_fingerprint(): return {'name': 'A card'}\n"
+    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(hook)
     assert run(foreign, "--gate-record", "main").code == 0
     (before,) = records_in(foreign)
+    assert before.parent.name.startswith("A-card-")
     text = before.read_text()
     files = sorted((foreign / ".prooflops").rglob("*"))
     with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
