@@ -280,7 +280,7 @@ def test_other_operations_take_more_of_the_time_than_of_the_flops(device, speed,
 
 
 @pytest.mark.claim("flops.small-regime")
-@pytest.mark.parametrize(("n", "name"), [(2, "mm"), (4, "matmul"), (3, "bmm"), (8, "mm")])
+@pytest.mark.parametrize(("n", "name"), [(4, "mm"), (8, "mm"), (8, "matmul"), (8, "bmm")])
 def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, n, name):
     side = 64 if device.type == "cpu" else 1024
     by_flops = matmul_flops(n, n, n) / matmul_flops(side, side, side)
