@@ -81,8 +81,6 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
         should = cast(given.float(), dtype, device)
         numbers.equal_numbers(got, should, f"{source} cast to {row.name}", given)
 
-    infinity = cast_of(math.inf, dtype, device)
-    assert infinity in (math.inf, row.max) or math.isnan(infinity), f"infinity becomes {infinity}"
     assert math.isnan(cast_of(math.nan, dtype, device))
 
 
@@ -312,7 +310,8 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record
     logical = 2 * packed.numel()
     held = packed.untyped_storage().nbytes()
     formula = logical * element_bits("fp4_e2m1") // 8
-    agree("bytes", held=held, formula=formula, should=256)
+    elements = packed.numel() * packed.element_size()
+    agree("bytes", held=held, elements=elements, formula=formula, should=256)
 
     values = values_of_a_cast_from_fp4(packed)
     record_figure(f"a cast of {logical} values gives {values or 'none'}")

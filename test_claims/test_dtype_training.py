@@ -236,6 +236,7 @@ def test_a_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, n
     [
         ("mse_loss", 200.0, 400.0**2),
         ("l1_loss", 4e4, 8e4),
+        ("smooth_l1_loss", 4e4, 8e4),
         ("cross_entropy", 4e4, 8e4),
     ],
 )
@@ -266,8 +267,9 @@ def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(
     moments = {}
     for dtype in (torch.float32, torch.float16):
         torch.set_default_dtype(dtype)
-        # A weight of more elements than kernels take for few, and a bias.
-        parameters = [*torch.nn.Linear(80, 60, device=device).parameters()]
+        # A weight of more elements than kernels take for few, and others.
+        layers = [torch.nn.Linear(80, 60), torch.nn.LayerNorm(5), torch.nn.Embedding(4, 3)]
+        parameters = [*torch.nn.ModuleList(layers).to(device).parameters()]
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 2.0**log_size)
         optimizer = adam(parameters)

@@ -28,7 +28,7 @@ FLOATS = ["fp64", "fp32", "bf16", "fp16"]
 
 KEPT = [
     ("sgd", 0, "optim.sgd-none"),
-    ("momentum", 1, "optim.momentum-1"),
+    ("momentum", 1, "optim.momentum-1", "amp.recipe-bf16-params"),
     ("adagrad", 1, "optim.adagrad-1"),
     ("rmsprop", 1, "optim.rmsprop-1"),
     ("rmsprop-momentum", 2, "optim.rmsprop-1"),
