@@ -63,12 +63,10 @@ class Copies:
             )
         with torch.no_grad():
             copied = self._laid_out(tensor)
-        if isinstance(tensor, nn.Parameter) and _has_values(copied):
+        if isinstance(tensor, nn.Parameter):
             copied = nn.Parameter(copied, requires_grad=False)
         if not _has_values(copied):
             keep_values(copied, tensor)
-        # torch marks a subclass's parameter by this, such as a fake one's.
-        copied._is_param = isinstance(tensor, nn.Parameter)
         self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
         self._originals.append(tensor)
         return self._tensors[id(tensor)]
@@ -226,7 +224,7 @@ def _fill(copied: Tensor, tensor: Tensor) -> None:
 
 def _fills_its_storage(tensor: Tensor) -> bool:
     """True if the tensor is plainly laid out and has all that its storage holds."""
-    if tensor.is_conj() or tensor.is_neg() or not tensor.numel():
+    if tensor.is_conj() or tensor.is_neg():
         return False
     is_packed = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
     return is_packed and tensor.untyped_storage().nbytes() == tensor.nbytes

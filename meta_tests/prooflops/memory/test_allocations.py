@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meta_tests.card.api import simulated
 from meta_tests.card.card import Card
-from prooflops.memory import MeasuredBytes, measured_memory
+from prooflops.memory import MeasuredBytes, measured_memory, predicted_memory
 
 
 @settings(deadline=None)
@@ -52,14 +52,15 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(phases, is_las
 
 
 @pytest.mark.parametrize("collects", [True, False])
-def test_an_error_passes_through_and_the_next_measurement_is_right(collects, request):
+@pytest.mark.parametrize("memory", [measured_memory, predicted_memory])
+def test_an_error_passes_through_and_the_next_block_is_right(memory, collects, request):
     request.addfinalizer(gc.enable)
     if not collects:
         gc.disable()
     collecting = []
 
     def act():
-        with measured_memory():
+        with memory():
             collecting.append(gc.isenabled())
             raise KeyError("mine")
 
@@ -67,7 +68,7 @@ def test_an_error_passes_through_and_the_next_measurement_is_right(collects, req
         act()
     assert collecting == [False], "the collector would free at unpredictable moments"
     assert gc.isenabled() == collects, "the collector should be as it was"
-    with measured_memory() as held:
+    with memory() as held:
         kept = torch.empty(25)
     assert held.live_bytes == kept.nbytes == 100
 

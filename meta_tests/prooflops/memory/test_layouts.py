@@ -105,12 +105,17 @@ def test_what_is_to_be_conjugated_negated_or_kept_from_training_stays_so():
     conjugated = torch.randn(3, dtype=torch.cfloat).conj()
     negated = conjugated.imag
     counts = nn.Parameter(torch.arange(3), requires_grad=False)
-    copies = copy_of([conjugated, negated, counts], "cpu")
+    # Two bytes of its storage are no part of a number.
+    first = torch.ones(10, dtype=torch.uint8)[:8].view(torch.float32)
+    absent = torch.empty(3, device="meta")
+    copies = copy_of([conjugated, negated, counts, first, absent], "cpu")
     assert (copies[0].is_conj(), copies[1].is_neg()) == (True, True)
     assert isinstance(copies[2], nn.Parameter)
     assert torch.equal(copies[0], conjugated)
     assert torch.equal(copies[1], negated)
     assert torch.equal(copies[2], counts)
+    assert torch.equal(copies[3], first)
+    assert torch.equal(copies[4], torch.zeros(3)), "any table can look up zeros"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
