@@ -18,6 +18,7 @@ from accounting.devices import (
     ROWS,
     clock_scaled_peak_flop_per_s,
     device_named,
+    memory_bytes,
     peak_flop_per_s,
 )
 from prooflops.precision import Float32Products
@@ -142,8 +143,8 @@ def test_practice_keeps_more_than_half_of_the_dense_peak_alone(card):
 
 @pytest.mark.claim("spec.h100-fp32-67", "spec.fp32-slower", "spec.tensor-core")
 def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
-    sxm = tera(H100, "fp32")
-    pcie = tera(H100_PCIE, "fp32")
+    sxm, pcie = (tera(row, "fp32", path="vector") for row in (H100, H100_PCIE))
+    equal((tera(H100, "fp32"), tera(H100_PCIE, "fp32")), (sxm, pcie), "fp32 without tf32")
     # 132 and 114 SMs of 128 vector lanes, at each board's highest clock.
     units = [rederived(132 * 128, 1, 1980), rederived(114 * 128, 1, 1755)]
     close([sxm, pcie], units, "fp32 of SXM and PCIe", rel=1e-3)
@@ -244,7 +245,7 @@ def test_products_of_fp32_are_slower_than_of_fp16_but_not_by_orders(device, spee
 @pytest.mark.claim("spec.h100-80gb")
 def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
     rows = [row for row in ROWS if row.label.startswith(("H100", "H200"))]
-    got = {row.label: int(row.memory.split()[0]) for row in rows}
+    got = {row.label: memory_bytes(row) / 2**30 for row in rows}
     should = {
         "H100 SXM5 80GB": 80,
         "H100 PCIe 80GB": 80,
