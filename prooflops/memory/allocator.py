@@ -72,33 +72,22 @@ def segment_bytes(request: int) -> int:
     return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
-@checked("block")
-def charged_bytes(request: int, block: int | None = None) -> int:
-    """Growth of `memory_allocated` for a request.
+def charged_bytes(request: int) -> int:
+    """Growth of `memory_allocated` for a request that is served from a fresh segment.
 
-    It is served from a free `block`, by default from a fresh segment. The block is split, and the
-    rounded request charged, if enough remains. Enough is 512 bytes in the small pool, and more than
-    1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12
-    costs 12. With expandable segments every block is split (not modelled here). Raises ValueError
-    if the block is too small or not a multiple of 512.
+    The segment is split, and the rounded request charged, if enough remains. Enough is 512 bytes in
+    the small pool, and more than 1 MiB in the large one. Otherwise the whole segment is charged:
+    11 MiB from one of 12 cost 12. With expandable segments every block is split (not modelled
+    here).
 
     >>> charged_bytes(11 * 2**20) // 2**20
     12
-    >>> charged_bytes(1000, block=1100)
-    Traceback (most recent call last):
-    ValueError: block must be a multiple of 512 bytes that holds request=1024, got 1100
     """
-    rounded = rounded_bytes(request)
-    free = segment_bytes(request) if block is None else block
-    if free < rounded or free % BLOCK_BYTES:
-        raise ValueError(
-            f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, "
-            f"got {free}"
-        )
-    remainder = free - rounded
+    rounded, segment = rounded_bytes(request), segment_bytes(request)
+    remainder = segment - rounded
     is_large = rounded > SMALL_REQUEST_BYTES
     is_split = remainder > SMALL_REQUEST_BYTES if is_large else remainder >= BLOCK_BYTES
-    return rounded if is_split or rounded == 0 else free
+    return rounded if is_split else segment
 
 
 def charge_bounds(request: int) -> tuple[int, int]:
