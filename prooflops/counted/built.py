@@ -191,9 +191,15 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 @contextmanager
 def _errors_named(version: str) -> Iterator[None]:
-    """Reraises any error as one that names the library and its version."""
+    """Reraises any error as one that names the library and its version.
+
+    Deprecations are silenced: the library warns of what its own classes set, as GPT-J's
+    `rope_scaling`.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     except Exception as error:
         raise ValueError(
             f"{version} refuses this config, {type(error).__name__}: {error}"
