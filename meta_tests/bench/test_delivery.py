@@ -3,12 +3,13 @@
 import json
 from contextlib import nullcontext
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
 
 from accounting.devices.floors import floor_of
+from accounting.roofline import Work
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
 from bench.products import product
@@ -56,9 +57,10 @@ def card(monkeypatch):
         yield kernels.card
 
 
-def delivered(share, *stated, seen=NOTHING, reference=NOTHING, figure="bf16", **ceiling):
+def delivered(share, *stated, seen=NOTHING, reference=NOTHING, figure="", at_clock=None, **ceiling):
     """What a row with this share of the peak in bf16 records, measured under `seen` conditions."""
-    info = {"conditions": seen}
+    amount = share * H100_BF16_FLOP_PER_S
+    info = {"conditions": seen, "share_at_clock": at_clock, "flop_per_s": amount}
     row = Delivery(
         CUDA,
         Floors(CUDA, Peaks(CUDA), stated_floors(stated), reference),
@@ -68,8 +70,10 @@ def delivered(share, *stated, seen=NOTHING, reference=NOTHING, figure="bf16", **
         conditions=partial(nullcontext, NOTHING),
         causes=lambda *_: ["heat"],
     )
-    amount = share * H100_BF16_FLOP_PER_S
-    row.check(figure, amount, "FLOP/s", None, seconds=1.0, dtype="bf16", **ceiling)
+    if figure:
+        row.check(figure, amount, "FLOP/s", None, seconds=1.0, dtype="bf16", **ceiling)
+    else:
+        row.product("bf16", SimpleNamespace(work=Work(amount, 0), multiply=None))
     return info["delivers"]
 
 
@@ -98,11 +102,11 @@ def test_beside_another_process_a_low_figure_is_not_checked(card):
     assert delivered(0.7, seen=beside_another)["met"], "an idle process slows nothing"
 
 
-def timed(device, seconds, conditions, **options):
+def timed(device, seconds, conditions, *, floor=("launch=10e-6",), **options):
     """What a row of a launch that takes so long records."""
     row = Delivery(
         device,
-        Floors(device, Peaks(device), stated_floors(["launch=10e-6"])),
+        Floors(device, Peaks(device), stated_floors(floor)),
         "a test",
         {"conditions": conditions},
         pace="quick",
@@ -127,11 +131,16 @@ def test_other_work_may_have_lengthened_a_time_so_far(card, device, busy):
     assert timed(device, 1.0, {}, active=False) is None, "the gate compares times alone"
 
 
+def test_a_launch_of_a_cpu_has_no_floor_unless_one_is_stated(card):
+    assert timed(torch.device("cpu"), 1.0, {}, floor=())["unknown"]
+
+
 def test_contention_explains_no_more_than_it_took(card):
     slowed = {"other_processes": 1, "slowed_at_most": 1.2}
     found = delivered(0.6, seen=slowed)
     assert (found["met"], found["most_share"]) == (None, pytest.approx(0.72))
     assert found["most"] == pytest.approx(0.72 * H100_BF16_FLOP_PER_S)
+    assert delivered(0.7, seen=slowed, at_clock=0.7)["met"] is None
     with pytest.raises(BelowFloor, match="60 % of the dense peak"):
         delivered(0.6, seen=slowed | {"slowed_at_most": 1.02})
 
