@@ -24,8 +24,6 @@ CHECK_S = 0.5
 MAPPED = Path("/proc/self/maps")
 # An accelerator's free memory sizes the benchmarks, and a waiting process uses some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
-# These packages choose kernels by the features of the processor.
-BY_FEATURES = ("numpy", "numba", "torch", "jax")
 LARGEST_SHARE_OF_FREE_MEMORY = 0.5
 
 
@@ -102,7 +100,7 @@ def mapped() -> list[str]:
 
 
 def footprint() -> dict[str, Any]:
-    """The needs of this process: `peak_bytes`, an accelerator's `driver`, packages `by_features`.
+    """The needs of this process: `peak_bytes`, and an accelerator's `driver`.
 
     The driver is empty where none is loaded, and None where the system does not say.
     """
@@ -111,7 +109,6 @@ def footprint() -> dict[str, Any]:
     return {
         "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024),
         "driver": next((name for name in DRIVERS if name in files), "" if files else None),
-        "by_features": [name for name in BY_FEATURES if name in sys.modules],
     }
 
 

@@ -18,7 +18,7 @@ from prooflops_gate.instruments.counts import (
     level_of,
     tally,
 )
-from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
+from prooflops_gate.task import Counting, ReplicateFailed, Task
 
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
 # benchmark's calls, three of four of them so.
@@ -40,8 +40,7 @@ class Instructions:
 
     `round_s` is the fastest round of each that may be counted, `limit` the smallest change that
     counts. A look begins where it is expected to end by `ends` on the monotonic clock.
-    Nothing runs under valgrind that loads one of the accelerators' `drivers`. `features` is a note
-    on other kernels that run there.
+    Nothing runs under valgrind that loads one of the accelerators' `drivers`.
     """
 
     def __init__(
@@ -50,10 +49,9 @@ class Instructions:
         limit: float,
         start_cpu_s: float,
         drivers: Collection[str] = (),
-        features: str = "",
     ) -> None:
         self.slower: Collection[str] = ()
-        self.features, self.drivers = features, drivers
+        self.drivers = drivers
         self.limit, self.ends = limit, -math.inf
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
         self.start_s = START_S + START_FACTOR * start_cpu_s
@@ -201,8 +199,8 @@ class Instructions:
             f"{tally(self.found.values())}, {unsteady} do not repeat; time alone decides "
             f"{len(self.asked) - len(self.found)} without a count; {self.pairs} pairs"
         )
-        blind = filter(None, [BLIND, self.features]) if self.found else ()
-        return Decided(rows, tuple(notes), (detail, *blind))
+        details = (detail, BLIND) if self.found else (detail,)
+        return Decided(rows, tuple(notes), details)
 
 
 def instructions_of(
@@ -217,7 +215,6 @@ def instructions_of(
         limit,
         start_cpu_s,
         sorted(drivers),
-        by_features(measured.pair),
     )
 
 
@@ -227,15 +224,3 @@ def apart(task: Task, now: float) -> tuple[Task, Task]:
     halfway = (now + task.counting.until) / 2
     first = replace(task, counting=replace(task.counting, until=halfway))
     return first, task
-
-
-def by_features(pair: Pair) -> str:
-    """Names the packages loaded by these processes that run other kernels under valgrind.
-
-    Empty where none does.
-    """
-    names = {name for side in pair for name in side.footprint.get("by_features", ())}
-    if not names:
-        return ""
-    loaded = " and ".join(sorted(names))
-    return f"{loaded} may run other kernels under valgrind, by the processor's features"

@@ -25,7 +25,8 @@ def test_an_exact_quantity_is_compared_by_equality(before, after, verdict):
     old = {} if before is None else {"flops": before}
     new = {} if after is None else {"flops": after}
     (row,) = exact_rows({"a": ([Timed(1.0, old)], [Timed(1.0, new)])})
-    assert (row.verdict, row.before, row.after) == (verdict, before, after)
+    assert (row.name, row.quantity, row.verdict) == ("a", "flops", verdict)
+    assert (row.before, row.after) == (before, after)
 
 
 def test_a_quantity_that_differs_within_a_side_is_not_exact():
