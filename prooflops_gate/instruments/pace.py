@@ -71,8 +71,8 @@ class Cost:
 
         Its rounds take `most_s` at most.
 
-        >>> Cost(call_s=0.1).at(0.2)
-        0.1
+        >>> [round(Cost(0.1, round_s).at(0.2), 3) for round_s in (0.0, 0.001, 0.005)]
+        [0.1, 0.29, 0.84]
         """
         if not self.round_s:
             return self.call_s

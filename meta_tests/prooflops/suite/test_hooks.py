@@ -46,6 +46,11 @@ def test_crashes(x):
 def test_returns_what_it_should_assert(x):
     return x != x
 
+@pytest.mark.claim("demo.raises")
+def test_raises():
+    with pytest.raises(ValueError):
+        ...
+
 @pytest.mark.claim("demo.gpu")
 def test_gpu():
     raise RuntimeError("must not run without CUDA")
@@ -78,6 +83,7 @@ def whole_house(tmp_path_factory):
     house.claim("demo.fails", statement="One is two.")
     house.claim("demo.crashes")
     house.claim("demo.returns")
+    house.claim("demo.raises")
     house.claim("demo.gpu", needs='["cuda"]')
     house.claim("demo.skipped")
     house.test(HOLDING + EVERY_KIND)

@@ -30,7 +30,7 @@ from prooflops.suite.evidence.__main__ import (
     unfinished_in,
     words_for_workers,
 )
-from prooflops.suite.evidence.file import EvidenceFile, Rows, shortened
+from prooflops.suite.evidence.file import HALF_A_LOG_CHARACTERS, EvidenceFile, Rows, shortened
 from prooflops.suite.evidence.results import seconds_of
 from prooflops.suite.ranks import VARIABLES
 from prooflops_gate.machine import limits
@@ -304,6 +304,8 @@ def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):
 def test_a_log_keeps_its_slashes_where_the_run_is_in_the_root_folder(monkeypatch):
     monkeypatch.chdir("/")
     assert shortened("a/b: 1/2") == "a/b: 1/2"
+    half = "a" * HALF_A_LOG_CHARACTERS
+    assert shortened(f"{half}bc{half}") == f"{half}\n... 2 characters ...\n{half}"
 
 
 @pytest.mark.parametrize(
