@@ -3,10 +3,11 @@
 import re
 
 import pytest
+import torch
 
 from meta_tests.conftest import ROOT, run_pytest_for_each
-from prooflops.suite.floors import stated_floors
-from prooflops.suite.peaks import stated_peaks
+from prooflops.suite.floors import Floors, stated_floors
+from prooflops.suite.peaks import Peaks, stated_peaks
 
 H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
 IMPOSSIBLE = {
@@ -51,3 +52,8 @@ def test_a_floor_that_nothing_can_miss_or_meet_is_refused_with_its_unit(text, me
 def test_a_peak_that_no_device_has_is_refused(text):
     with pytest.raises(ValueError, match=f"^--peak {text}: "):
         stated_peaks([text])
+
+
+def test_a_stated_peak_of_a_cpu_counts_before_its_own():
+    cpu = torch.device("cpu")
+    assert Floors(cpu, Peaks(cpu, {"fp32": 1e12})).nominal("peak", "fp32", 2e12) == 1e12
