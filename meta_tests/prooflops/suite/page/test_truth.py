@@ -132,6 +132,7 @@ def test_a_cache_has_no_rate_where_its_calls_are_launches(median_s, farther_byte
     streams = [
         Measurement("stream[L2-copy]", "", median_s, 0.0, level("L2", 1e12)),
         Measurement("stream[L3-copy]", "", 1e-3, 0.0, level("L3", farther_bytes_per_s)),
+        Measurement("stream[L3-dot]", "", 1e-3, 0.0, level("L3", 1e9)),
     ]
     launch = Measurement("launch", "", 1e-6, 0.0, {})
     seen, *_ = reconciled([*streams, launch])
