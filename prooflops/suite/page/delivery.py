@@ -184,7 +184,8 @@ def _value(bench: Measurement) -> float:
 def _at_the_best(decisive: Measurement, rivals: Sequence[Measurement]) -> Measurement:
     """The best row of a figure, compared with the floor of the decisive row."""
     entry = decisive.info["delivers"]
-    best = (min if entry["unit"] == "s" else max)(rivals, key=_value)
+    # The one figure in seconds has one row.
+    best = max(rivals, key=_value)
     if best is decisive:
         return decisive
     at_clock = best.info.get("share_at_clock")
@@ -226,9 +227,8 @@ def _other_bound(entry: Mapping[str, Any], floor: Floor) -> str:
 def _strictness(bench: Measurement) -> tuple[float, float]:
     """Orders rows by their floors; of equal floors by what was reached."""
     entry = bench.info["delivers"]
-    sign = -1 if entry["unit"] == "s" else 1
-    limit = sign * entry["floor"]["limit"] if entry.get("floor") else -inf
-    return limit, sign * entry["value"]
+    limit = entry["floor"]["limit"] if entry.get("floor") else -inf
+    return limit, entry["value"]
 
 
 def answer(
