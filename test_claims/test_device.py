@@ -86,8 +86,8 @@ def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
 
 
 @pytest.mark.claim("device.move-forms")
-@pytest.mark.parametrize("target", ["device under test", "meta"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 1, 5)], ids=str)
+@pytest.mark.parametrize("target", ["device under test", "meta"])
 def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
     there = placed(target, device)
     for name, dtype in TORCH_DTYPES.items():

@@ -139,7 +139,11 @@ def _tensor(card, kernels):
     def device(x):
         return card.device if kernels.has(x) else real["device"].__get__(x)
 
+    def new_tensor(x, data, *, dtype=None, device=None, **options):
+        return torch.tensor(data, dtype=dtype or x.dtype, device=device or x.device, **options)
+
     return {
+        "new_tensor": new_tensor,
         "is_cuda": property(lambda x: device(x).type == "cuda"),
         "is_cpu": property(lambda x: device(x).type == "cpu"),
         "device": property(device),
@@ -213,7 +217,7 @@ def _factories(card, kernels):
         if isinstance(data, Tensor):
             return data.to(device=device or data.device, dtype=dtype or data.dtype)
         made = real_as_tensor(data, dtype=dtype, device=CPU)
-        return made.to(device) if device is not None else made
+        return made.to(device if device is not None else _default_device())
 
     class Generator(real_generator):
         def __new__(cls, *_, **__):

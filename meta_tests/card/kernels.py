@@ -42,7 +42,9 @@ WAITING = _operators(
 # Those that take operands of the host too: copies, indices, lengths.
 MIXING = _operators(
     "copy_ copy _to_copy index index_put_ index_put _index_put_impl_ _unsafe_index "
-    "_pack_padded_sequence set_"
+    "_pack_padded_sequence set_ "
+    # These mix nothing: their operand says the shape alone.
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like"
 )
 WITHOUT_KERNEL = _operators(
     "empty empty_like empty_strided new_empty new_empty_strided lift_fresh set_ resize_ detach_ "
