@@ -15,7 +15,7 @@ from bench.brief import Asked, BriefSchedule
 from bench.ceilings import PROBE, Ceilings
 from bench.products import product
 from bench.rates import shares_of
-from bench.rounds import FEWEST_ROUNDS, PACES, SAMPLED_S, Pace, rounds_for
+from bench.rounds import FEWEST_ROUNDS, PACES, RESETTLED_S, SAMPLED_S, Pace, rounds_for
 from bench.search import Found
 from meta_tests.bench.stand_ins import CPU, SHORT, measure, skips, supported
 from meta_tests.card.api import simulated
@@ -33,7 +33,7 @@ def scripted(monkeypatch):
     """
 
     def use(times):
-        now = 0.0
+        now = 64.0
         steps = chain(times, repeat(times[-1]))
 
         def call():
@@ -168,6 +168,10 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
     assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
     with pytest.raises(AssertionError, match="FLOPs are declared"):
         measure().work(lambda: a @ b, Work(1, 0), check=lambda _: None)
+    constant = torch.ones(64)
+    measure().work(constant.neg, Work(0, 512), inputs=())
+    with pytest.raises(AssertionError, match="should be random"):
+        measure().work(constant.neg, Work(0, 512))
 
 
 def test_launches_take_a_share_in_proportion_to_the_operators():
@@ -207,6 +211,7 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
         run = measure(clock(device), device=device, flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + SHORTEST_KERNEL_S, abs=1e-6)
+    assert (flush.calls > 0) == (mode == "cold")
 
 
 # ---- on a card ----
@@ -235,6 +240,8 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card):
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
     extra_s = run.info["rounds"] * seconds - SAMPLED_S
     assert 0 <= extra_s < seconds, "its clock is sampled several times, and no longer"
+    run.work(multiply, work, counted=False, ceiling=3 * ceiling)
+    assert run.info["warmup_s"] < RESETTLED_S[0], "far from the ceiling no power limit slows it"
 
 
 def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
@@ -316,7 +323,7 @@ def test_the_ceiling_is_at_least_every_product_of_its_run():
         # A neighbour slowed the first, or the first two.
         ([0.5, 0.05], 1, False),
         ([0.4, 0.3, 0.05], 1, False),
-        ([0.5, 0.4, 0.3, 0.05], 1, True),
+        ([0.3, 0.25, 0.2, 0.05], 1, True),
         # So slow that another trial costs too much.
         ([2.0, 0.05], 1, True),
         ([0.29], 3, False),

@@ -241,6 +241,8 @@ ELEMENTWISE = {
     "in place, untagged": (masked_in_place, 60 + 60),
     "the result of a broadcast": (partial(torch.add, torch.ones(6, 1), torch.ones(10)), 60),
     "a function": (partial(torch.softmax, wide, 1), 5 * 60),
+    "a mean of squares": (partial(F.mse_loss, wide, wide), 3 * 60),
+    "dropout": (partial(torch.native_dropout, wide, 0.5, True), 2 * 60),
     "its gradient": (partial(aten._softmax_backward_data, wide, wide, 1, torch.float32), 4 * 60),
     "a norm of rows": (partial(F.layer_norm, wide, (10,), *wide[:2]), 7 * 60 + 2 * 6),
     "a norm by given statistics": (partial(F.batch_norm, wide, *wide[:2].abs()), 2 * 60),
