@@ -60,15 +60,19 @@ def test_fp32_rounds_what_lies_between_two_values_to_nearest_even(pattern, eight
 # Exponent and fraction bits.
 FIELDS = {"fp16": (5, 10), "bf16": (8, 7), "fp8_e4m3": (4, 3), "fp8_e5m2": (5, 2)}
 LAYOUT_CLAIMS = {
-    "fp16": "fp16-layout fp16-underflow-threshold fp16-rounds-down bf16-reallocates",
-    "bf16": "bf16-layout bf16-reallocates bf16-33bit-exponent",
-    "fp8_e4m3": "e4m3-layout fp8-rounding fp8-overflow",
-    "fp8_e5m2": "e5m2-layout fp8-rounding fp8-overflow",
+    "fp16": (
+        "dtype.fp16-layout",
+        "dtype.fp16-underflow-threshold",
+        "dtype.fp16-rounds-down",
+        "dtype.bf16-reallocates",
+    ),
+    "bf16": ("dtype.bf16-layout", "dtype.bf16-reallocates", "dtype.bf16-33bit-exponent"),
+    "fp8_e4m3": ("dtype.e4m3-layout", "dtype.fp8-rounding", "dtype.fp8-overflow"),
+    "fp8_e5m2": ("dtype.e5m2-layout", "dtype.fp8-rounding", "dtype.fp8-overflow"),
 }
-LAYOUTS = []
-for name, slugs in LAYOUT_CLAIMS.items():
-    claims = [f"dtype.{slug}" for slug in slugs.split()]
-    LAYOUTS.append(pytest.param(name, marks=pytest.mark.claim(*claims)))
+LAYOUTS = [
+    pytest.param(name, marks=pytest.mark.claim(*claims)) for name, claims in LAYOUT_CLAIMS.items()
+]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
