@@ -214,6 +214,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
     equal(set(stepper.state), set(parameters), "the keys")
 
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
+    stepper.zero_grad()
 
     def three_steps():
         for _ in range(3):

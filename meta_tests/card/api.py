@@ -10,6 +10,9 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
+
+# When it is imported, torch.jit reads functions that are patched below.
+import torch.distributed.optim
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
