@@ -7,6 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
+from prooflops.suite.collection import quoting
 from prooflops.suite.registry import PLACE_UNKNOWN, Citation, load_registry
 from test_claims.oracles import published
 
@@ -40,6 +41,12 @@ def test_only_facts_that_no_machine_can_settle_are_on_record():
     assert len(ON_RECORD) <= len(REGISTRY.claims) / 10, (
         f"{len(ON_RECORD)} claims on record are more than a tenth"
     )
+
+
+def test_each_claim_is_quoted_where_the_option_claim_looks_for_it():
+    quoted = "".join(map(quoting, (ROOT / "test_claims").glob("test_*.py")))
+    unseen = [claim for claim in REGISTRY.claims.keys() - ON_RECORD if f'"{claim}"' not in quoted]
+    assert not unseen, "--claim imports no file for them: write their whole ids in their tests"
 
 
 def test_every_published_figure_names_a_source_of_the_registry():
