@@ -154,6 +154,9 @@ def check(path: Path) -> int:
     from prooflops.suite.evidence.gallery import why_refused
     from prooflops.suite.evidence.page import report_of_file
 
+    if path.suffix != ".jsonl":
+        print(f"{path}: this is not a record (.jsonl) of make evidence")
+        return 1
     file = EvidenceFile(path)
     why = why_refused(report_of_file(file)) if file.plan else "this file has no run"
     what_to_do = "run make evidence again" if why else "open a pull request with it"

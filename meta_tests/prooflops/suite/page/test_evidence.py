@@ -76,12 +76,19 @@ def test_the_gallery_takes_a_whole_run_by_todays_method(method, partial, why):
     assert why_refused(RunReport({}, benchmarks=(measured,), partial=partial)) == why
 
 
-@pytest.mark.parametrize("text", [None, '[1]\n{"event": "slice"}\n'])
-def test_the_check_of_a_file_without_a_run_says_so(tmp_path, capsys, text):
-    if text is not None:
-        (tmp_path / "sent.jsonl").write_text(text)
-    assert main(["--check", str(tmp_path / "sent.jsonl")]) == 1
-    assert "sent.jsonl: this file has no run; run make evidence again" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("sent.jsonl", "", "this file has no run; run make evidence again"),
+        ("sent.jsonl", '[1]\n{"event": "slice"}\n', "this file has no run"),
+        ("sent.md", "# NVIDIA H200", "this is not a record (.jsonl) of make evidence"),
+    ],
+)
+def test_the_check_of_a_file_without_a_run_says_so(tmp_path, capsys, name, text, why):
+    if text:
+        (tmp_path / name).write_text(text)
+    assert main(["--check", str(tmp_path / name)]) == 1
+    assert f"{name}: {why}" in capsys.readouterr().out
 
 
 def test_a_page_has_the_whole_text_of_each_claim(kept):
