@@ -191,11 +191,11 @@ def order_of(looks: int, *, do_times_fit: bool) -> str:
     """The first to decide, times or instructions, and the reason, in words."""
     if not do_times_fit:
         return f"instructions decide: {LOOKS[0]} pairs of times do not fit into the budget"
-    disturbed = "few" if looks == QUIET_LOOKS else "most"
-    first = f"{LOOKS[looks - 1]} pairs of times decide first, then instructions"
+    work = "little" if looks == QUIET_LOOKS else "much"
+    first = f"times decide first, in up to {LOOKS[looks - 1]} pairs, then instructions"
     if looks == FEW_BUSY_LOOKS:
         first = "instructions decide first, then times"
-    return f"other work disturbed {disturbed} benchmarks of the first pair: {first}"
+    return f"{work} other work: {first}"
 
 
 def settled(counted: Instructions, times: Times) -> set[str]:
