@@ -59,12 +59,12 @@ def add_run_options(group: pytest.OptionGroup) -> None:
     add(
         "--quick",
         action="store_true",
-        help="run a fifth of the usual examples, and short benchmarks",
+        help="draw a fifth of the random inputs of each test, and run short benchmarks",
     )
     add(
         "--thorough",
         action="store_true",
-        help="run ten times the usual examples, and long benchmarks",
+        help="draw ten times as many random inputs, and run long benchmarks",
     )
     only = "run only the tests of this claim or topic; repeatable (default: all)"
     add("--claim", metavar="ID|TOPIC", action="append", default=[], help=only)
