@@ -264,8 +264,8 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
     state = model_state(parameter_count(model), options.optimizer, options.recipe)
     for part in ("parameters", "gradients", "state", "master"):
-        number = getattr(state, part)
-        yield f"memory: {part}", with_unit(number, "B"), {f"{part}_bytes": number}
+        number, name = getattr(state, part), "optimizer" if part == "state" else part
+        yield f"memory: {name}", with_unit(number, "B"), {f"{part}_bytes": number}
     total, of_what = state.total, "without activations"
     kept = kept_dtype(options.dtype)
     try:
@@ -275,7 +275,7 @@ def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     else:
         shown = f"{with_unit(saved, 'B')} of one sequence in {kept}, nothing recomputed"
         yield "memory: activations", shown, {"activation_bytes": saved}
-        total, of_what = total + saved, "of the state and one sequence"
+        total, of_what = total + saved, "of the model state and one sequence"
     shown = f"{with_unit(total, 'B')} {of_what}, on one device"
     yield "memory: total", shown, {"total_bytes": total}
     try:
@@ -319,7 +319,7 @@ def fitting_way(options: argparse.Namespace, model: Parts, sequence: int, device
     figures["fits"] = found is as_it_is
     figures["fits_with"] = None if found is None else vars(found)
     held, offered = with_unit(as_it_is.total_bytes, "B"), with_unit(usable, "B")
-    what = f"state and {many(batch, 'sequence')} need at least {held}"
+    what = f"model state and a device's {many(batch, 'sequence')} need at least {held}"
     # The formula leaves out workspace and fragmentation.
     verdict = "perhaps" if found is as_it_is else "no"
     yield "fits", f"{verdict}: {what}, one {device.label} offers {offered}", figures
