@@ -15,6 +15,7 @@ def test_training_step(
     measure,
     ceilings,
     bandwidths,
+    floors,
     peak_flop_per_s,
     bound_flop_per_s,
 ):
@@ -23,12 +24,19 @@ def test_training_step(
         assert not flops.unexplained(phase), f"parts do not sum to {phase=}: {flops.parts}"
     seconds = measure.median_s(step, flops=flops.executed, moved_bytes=flops.moved_bytes)
     formats = [dtype for dtype in flops.by_dtype if dtype in DTYPES]
+    clock_mhz = measure.info["conditions"].get("during", {}).get("clock_mhz")
+
+    def peak_of(dtype):
+        """The dense peak; a CPU's without one on record is that of its units."""
+        units = clock_mhz and floors.at_clock(dtype, clock_mhz * 1e6)
+        return peak_flop_per_s(dtype) or floors.nominal("peak", dtype, units)
+
     known = user_model.record_step(
         seconds=seconds,
         spread=benchmark.stats["iqr"] / seconds,
         rounds=benchmark.stats["rounds"],
         labels=tuple(measure.info["conditions"].get("labels", ())),
-        peak_flop_per_s={dtype: peak_flop_per_s(dtype) for dtype in formats},
+        peak_flop_per_s={dtype: peak_of(dtype) for dtype in formats},
         ceiling_flop_per_s={dtype: ceiling_of(ceilings, dtype) for dtype in formats},
         # Half of the bytes are reads, as in a copy.
         bytes_per_s=bandwidths.bytes_per_s(0.5),

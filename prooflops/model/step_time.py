@@ -24,7 +24,7 @@ class MeasuredStep:
     """One training step by the device's clock, with the least times that bound it.
 
     The least times are those of its FLOPs, its bytes and its operators. Rates are those of this
-    machine, measured in this run and stated by its vendor, per dtype of the products. `spread` is
+    machine, measured in this run and at its dense peak, per dtype of the products. `spread` is
     the middle half of the rounds, as a share of the median. `overhead_s` is the time of one
     operator on a handful of elements, autograd included. `labels` name disturbances, see
     `prooflops.machine.conditions`.
@@ -48,12 +48,12 @@ class MeasuredStep:
 
     @property
     def mfu(self) -> float | None:
-        """The share of the vendor's peak that the needed FLOPs reach; None if none is on record."""
+        """The share of the dense peak that the needed FLOPs reach; None if none is known."""
         return mfu(self.flops.model, self.seconds, self._rate(self.peak_flop_per_s))
 
     @property
     def hfu(self) -> float | None:
-        """All FLOPs that were executed, against the vendor's peak."""
+        """All FLOPs that were executed, against the dense peak."""
         return hfu(
             self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.peak_flop_per_s)
         )
@@ -113,7 +113,7 @@ class MeasuredStep:
             yield f"its times spread by {self.spread:.0%}"
         least_times = self.least_times_s
         shares = {
-            "the vendor's peak": self.hfu,
+            "the dense peak": self.hfu,
             "this machine's best measured rate": self.hfu_of_ceiling,
             "the bandwidth of copies": least_times["memory"] / self.seconds,
             "the time of its launches": least_times["launch"] / self.seconds,

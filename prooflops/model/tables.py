@@ -183,12 +183,12 @@ def time_rows(step: MeasuredStep) -> list[list[str]]:
 
 
 def utilization_rows(step: MeasuredStep) -> list[list[str]]:
-    """The shares of the vendor's peak and of this machine's best measured rate."""
+    """The shares of the dense peak and of this machine's best measured rate."""
     flops = step.flops
     executed = "= MFU"
     if flops.recomputed:
         executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed"
-    peaks = _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")
+    peaks = _rates_text(step.peak_flop_per_s, flops, "dense peak")
     measured = _rates_text(step.ceiling_flop_per_s, flops, "best square products of this run")
     return [
         ["MFU", share(step.mfu, "not checked"), peaks],
