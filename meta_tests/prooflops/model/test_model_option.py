@@ -62,7 +62,7 @@ def model_house(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(model_house):
-    of_docs = re.search(r"pytest (--model nets.py:small.*)$", DOCS, re.MULTILINE)
+    of_docs = re.search(r"pytest (--model=nets.py:small.*)$", DOCS, re.MULTILINE)
     few = "--model few.py:scale --model few.py:table"
     lines = {
         "variants": f"{of_docs[1]} --report=variants",
