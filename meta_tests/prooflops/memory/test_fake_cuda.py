@@ -21,7 +21,7 @@ from prooflops.trace import Trace
 
 pytestmark = unless_torch_fakes_cuda
 
-DEVICES = ("cpu", "cuda")
+HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 RANDOM_STATE_BYTES_OF_FLASH = 24
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
 # the CPU always.
@@ -96,46 +96,36 @@ def kept_by_attention(
     return " ".join(ran), kept
 
 
-@pytest.mark.parametrize("is_trained", [True, False])
-def test_a_root_mean_square_norm_keeps_its_input_and_a_number_for_each_row(is_trained):
+def test_a_root_mean_square_norm_keeps_its_input_and_a_number_for_each_row():
     with predicted_memory("cuda") as held:
-        options = {"dtype": torch.bfloat16, "device": "cuda"}
-        x = torch.empty(4, 8, **options, requires_grad=True)
-        weight = torch.empty(8, **options, requires_grad=is_trained)
-        out = functional.rms_norm(x, (8,), weight)
+        x, weight = (torch.empty(shape, dtype=LOW, device="cuda") for shape in ((4, 8), 8))
+        out = functional.rms_norm(x.requires_grad_(), (8,), weight)
         held.mark("forward")
         out.backward(out)
     assert held.phases["forward"].live_bytes == 2 * (4 * 8 + 8 + 4 * 8) + 4 * 4
-    assert (x.grad.shape, weight.grad is not None) == (x.shape, is_trained)
-
-
-HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+    assert (x.grad.shape, weight.grad) == (x.shape, None)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "of_weight", "shape", "options", "is_cudnn"),
+    ("dtype", "shape", "options", "is_cudnn"),
     [
-        (WIDE, WIDE, (4, 3, 5), {}, True),
-        (DOUBLE, DOUBLE, (4, 3, 5), {}, True),
-        (HALF, WIDE, (4, 3, 5), {}, True),
-        (HALF, HALF, (4, 3, 5), {}, False),
-        (LOW, LOW, (4, 3, 5), {}, False),
-        (WIDE, WIDE, (880_801, 1, 1), {}, True),
-        (WIDE, WIDE, (880_802, 1, 1), {}, False),
-        (WIDE, WIDE, (4, 3), {}, False),
-        (WIDE, WIDE, (4, 3, 5), {"training": False}, False),
-        (WIDE, WIDE, (4, 3, 5), {"weight": None}, False),
-        (WIDE, WIDE, (4, 3, 5), {"bias": None}, False),
-        (WIDE, WIDE, (4, 3, 5), {"enabled": False}, False),
+        (WIDE, (880_801, 1, 1), {}, True),
+        (WIDE, (880_802, 1, 1), {}, False),
+        (HALF, (4, 3, 5), {}, True),
+        (LOW, (4, 3, 5), {}, False),
+        (WIDE, (4, 3), {}, False),
+        (WIDE, (4, 3, 5), {"training": False}, False),
+        (WIDE, (4, 3, 5), {"weight": None}, False),
+        (WIDE, (4, 3, 5), {"bias": None}, False),
+        (WIDE, (4, 3, 5), {"enabled": False}, False),
     ],
 )
-def test_cudnn_normalises_the_batches_that_it_accepts(dtype, of_weight, shape, options, is_cudnn):
+def test_cudnn_normalises_the_batches_that_it_accepts(dtype, shape, options, is_cudnn):
     ran = []
+    names = ("running_mean", "running_var", "weight", "bias")
+    of_weight = LOW if dtype == LOW else WIDE
     with predicted_memory("cuda"), Trace(lambda operation: ran.append(str(operation.operator))):
-        given = {
-            name: torch.empty(shape[1], dtype=of_weight, device="cuda")
-            for name in ("running_mean", "running_var", "weight", "bias")
-        }
+        given = {name: torch.empty(shape[1], dtype=of_weight, device="cuda") for name in names}
         given |= {"training": True, "enabled": True, **options}
         with torch.backends.cudnn.flags(enabled=given.pop("enabled")):
             functional.batch_norm(torch.empty(shape, dtype=dtype, device="cuda"), **given)
@@ -143,28 +133,20 @@ def test_cudnn_normalises_the_batches_that_it_accepts(dtype, of_weight, shape, o
 
 
 @pytest.mark.parametrize(
-    ("call", "dtypes", "expected"),
+    ("call", "dtype", "expected"),
     [
-        (torch.mv, (WIDE, WIDE), LOW),
-        (torch.mv, (DOUBLE, DOUBLE), DOUBLE),
-        (torch.dist, (LOW, LOW), WIDE),
-        (lambda x, _: x.exp(), (DOUBLE, LOW), DOUBLE),
-        (lambda x, _: x.softmax(1), (LOW, LOW), WIDE),
-        (lambda x, _: x.softmax(1, LOW), (LOW, LOW), LOW),
-        (lambda x, _: x.cumsum(0, dtype=LOW), (LOW, LOW), LOW),
-        (lambda x, _: x.sum(), (DOUBLE, LOW), DOUBLE),
-        (partial(torch.tensordot, dims=1), (LOW, LOW), LOW),
-        (partial(torch.tensordot, dims=1), (WIDE, LOW), WIDE),
-        (partial(torch.tensordot, dims=1), (LOW, WIDE), WIDE),
+        (lambda x: x @ x, WIDE, LOW),
+        (lambda x: x @ x, DOUBLE, DOUBLE),
+        (lambda x: x.exp(), DOUBLE, DOUBLE),
+        (lambda x: x.softmax(1), LOW, WIDE),
+        (lambda x: x.softmax(1, LOW), LOW, LOW),
+        (lambda x: torch.tensordot(x, x, 1), LOW, LOW),
+        (lambda x: torch.tensordot(x, x.to(LOW), 1), WIDE, WIDE),
     ],
 )
-def test_autocast_on_an_absent_card_chooses_the_dtypes_of_a_card(call, dtypes, expected):
+def test_autocast_on_an_absent_card_chooses_the_dtypes_of_a_card(call, dtype, expected):
     with predicted_memory("cuda"), torch.autocast("cuda", LOW):
-        matrix, vector = (
-            torch.empty(shape, dtype=dtype, device="cuda")
-            for shape, dtype in zip(((8, 8), (8,)), dtypes, strict=True)
-        )
-        assert call(matrix, vector).dtype == expected
+        assert call(torch.empty(8, 8, dtype=dtype, device="cuda")).dtype == expected
 
 
 FLASH = "flash_attention_backward"
@@ -184,29 +166,27 @@ BESIDE_RESULT_BYTES = {
 @pytest.mark.parametrize(
     ("dtype", "options", "operator", "numbers"),
     [
-        (torch.bfloat16, {}, FLASH, ROWS * 16),
-        (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16),
+        (LOW, {}, FLASH, ROWS * 16),
+        (LOW, {"kv_heads": 2}, FLASH, ROWS * 16),
         # Operands and result in rows of a multiple of 8.
-        (torch.bfloat16, {"width": 19}, FLASH, 4 * ROWS * 24),
-        (torch.bfloat16, {"width": 257}, MATH, None),
-        (torch.float32, {}, EFFICIENT, ROWS * 16),
+        (LOW, {"width": 19}, FLASH, 4 * ROWS * 24),
+        (LOW, {"width": 257}, MATH, None),
+        (WIDE, {}, EFFICIENT, ROWS * 16),
         # A mask is kept as numbers, in rows of a multiple of 8.
-        (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
-        (torch.float32, {"mask": torch.float32}, EFFICIENT, None),
-        (torch.float32, {"mask": torch.bool, "masks": (2, 4)}, EFFICIENT, ROWS * 16 + ROWS * 16),
-        (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
-        (torch.float16, {"capability": (7, 5)}, EFFICIENT, ROWS * 16),
-        (torch.bfloat16, {"capability": (7, 5)}, MATH, None),
-        (torch.float32, {"kv_heads": 2}, MATH, None),
-        (torch.bfloat16, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
-        (torch.float64, {}, MATH, None),
-        (torch.bfloat16, {"value_width": 8}, EFFICIENT, None),
-        (torch.bfloat16, {"capability": (9, 0), "value_width": 128}, CUDNN, None),
-        (torch.bfloat16, {"capability": (10, 0), "kv_heads": 2, "mask": LOW}, CUDNN, None),
-        (torch.bfloat16, {"capability": (9, 0), "width": 20}, FLASH, None),
-        (torch.bfloat16, {"capability": (9, 0), "value_width": 136}, EFFICIENT, None),
-        (torch.bfloat16, {"capability": (12, 0)}, FLASH, None),
-        (torch.float32, {"capability": (9, 0)}, EFFICIENT, None),
+        (WIDE, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
+        (WIDE, {"mask": WIDE}, EFFICIENT, None),
+        (WIDE, {"mask": torch.bool, "masks": (2, 4)}, EFFICIENT, ROWS * 16 + ROWS * 16),
+        (LOW, {"mask": torch.bool}, EFFICIENT, ROWS * 16 + 10 * 16),
+        (HALF, {"capability": (7, 5)}, EFFICIENT, ROWS * 16),
+        (LOW, {"capability": (7, 5)}, MATH, None),
+        (WIDE, {"kv_heads": 2}, MATH, None),
+        (LOW, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
+        (DOUBLE, {}, MATH, None),
+        (LOW, {"value_width": 8}, EFFICIENT, None),
+        (LOW, {"capability": (9, 0), "value_width": 128}, CUDNN, None),
+        (LOW, {"capability": (10, 0), "kv_heads": 2, "mask": LOW}, CUDNN, None),
+        (LOW, {"capability": (9, 0), "width": 20}, FLASH, None),
+        (LOW, {"capability": (9, 0), "value_width": 136}, EFFICIENT, None),
     ],
 )
 def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, operator, numbers):
@@ -238,51 +218,38 @@ def test_a_loss_peaks_as_the_mean_of_its_terms_and_keeps_their_storage(loss):
         # Every second column cannot be read by rows; one row that is repeated can.
         (lambda x, y: x[:, ::2] @ y, WIDE, ((64, 64), (32, 8)), 4 * 64 * 32),
         (lambda x, y: x.expand(64, 64) @ y, WIDE, ((1, 64), (64, 8)), 0),
-        (
-            partial(functional.mse_loss, reduction="none"),
-            WIDE,
-            ((2048, 256), (2048, 256)),
-            0,
-        ),
         # Sixteen bits, wider than 128, are added up in fp32.
         (attended, LOW, ((1, 1, 64, 136), (64, 64)), 4 * 64 * 136),
         (attended, LOW, ((1, 1, 64, 128), (64, 64)), 0),
-        (attended, WIDE, ((1, 1, 64, 136), (64, 64)), 0),
     ],
 )
 def test_a_kernel_holds_scratch_for_what_it_cannot_read_or_add_up(call, dtype, shapes, scratch):
     with predicted_memory("cuda", workspaces=False) as held:
         given = [torch.empty(shape, dtype=dtype, device="cuda") for shape in shapes]
         held.mark("operands")
-        out = call(*given)
+        _kept = call(*given)
         held.mark("call")
-    assert out.numel()
     assert held.phases["call"].peak_by_class.get("temporaries", 0) == scratch
     assert not held.unknown
 
 
 @pytest.mark.parametrize(
-    ("net", "shape", "operator"),
+    ("net", "batch"),
     [
-        (partial(nn.LayerNorm, 1), (65_535 * 2, 1), "native_layer_norm_backward"),
-        (partial(nn.Embedding, 3, 1), (3073,), "embedding_dense_backward"),
-        (partial(nn.Embedding, 3, 1, scale_grad_by_freq=True), (1,), "embedding_dense_backward"),
+        (partial(nn.LayerNorm, 1), torch.zeros(65_535 * 2, 1)),
+        (partial(nn.Embedding, 3, 1), torch.zeros(3073, dtype=torch.long)),
     ],
 )
-def test_scratch_that_depends_on_the_card_or_the_values_is_named(net, shape, operator):
-    batch = torch.zeros(shape, dtype=torch.long if operator.startswith("embed") else None)
-    step = TrainingStep(net, batch, torch.mean, device="cuda")
-    assert any(operator in name for name in step.predict().unknown)
+def test_scratch_that_depends_on_the_card_or_the_values_is_named(net, batch):
+    assert TrainingStep(net, batch, torch.mean, device="cuda").predict().unknown
 
 
 @pytest.mark.parametrize(
     ("call", "semaphores_bytes"),
     [
         (lambda x: x.sum(0), 8),
-        (lambda x: x.prod(0), 8),
         (lambda x: x.sum([]), 4),
         (torch.mean, 4),
-        (torch.amax, 4),
         (torch.linalg.vector_norm, 4),
         (lambda x: functional.mse_loss(x, x), 4),
         (lambda x: functional.smooth_l1_loss(x, x), 4),
@@ -290,7 +257,7 @@ def test_scratch_that_depends_on_the_card_or_the_values_is_named(net, shape, ope
 )
 def test_a_reduction_stages_its_sums_in_fp32_or_wider(call, semaphores_bytes):
     staged = {}
-    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+    for dtype in (LOW, WIDE, DOUBLE):
         with predicted_memory("cuda") as held:
             numbers = torch.empty(2048, 256, dtype=dtype, device="cuda")
             held.mark("numbers")
@@ -299,7 +266,7 @@ def test_a_reduction_stages_its_sums_in_fp32_or_wider(call, semaphores_bytes):
         assert reduced.dtype == dtype
         found = held.phases["reduced"].peak_by_class["temporaries"]
         staged[dtype] = found - semaphores_bytes
-    assert staged[torch.bfloat16] == staged[torch.float32] == staged[torch.float64] // 2 > 0
+    assert staged[LOW] == staged[WIDE] == staged[DOUBLE] // 2 > 0
 
 
 def test_a_row_added_to_batched_products_takes_no_workspace_of_cublaslt():
@@ -344,15 +311,15 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu():
     ("dtype", "width", "kv_heads", "is_masked", "scratch"),
     [
         # Row sums, and the gradient of the queries, of 2 · 4 · 256 rows of 64, in fp32.
-        (torch.bfloat16, 64, 4, False, 4 * 2048 + 4 * 2048 * 64),
+        (LOW, 64, 4, False, 4 * 2048 + 4 * 2048 * 64),
         # They, and gradients of keys and values for each of four heads, in bf16.
-        (torch.bfloat16, 64, 1, False, 4 * 2048 + 4 * 2048 * 64 + 2 * 2 * 2048 * 64),
+        (LOW, 64, 1, False, 4 * 2048 + 4 * 2048 * 64 + 2 * 2 * 2048 * 64),
         # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
-        (torch.float32, 64, 4, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+        (WIDE, 64, 4, False, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
         # A width of 136 is rounded up to 192.
-        (torch.bfloat16, 136, 4, False, 4 * 2048 + 4 * 2048 * 192),
+        (LOW, 136, 4, False, 4 * 2048 + 4 * 2048 * 192),
         # Row sums; for each of 8 heads, 2 · 2 tiles of 128 queries and 64 columns, with a lock.
-        (torch.bfloat16, 128, 4, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
+        (LOW, 128, 4, True, 4 * 2048 + 8 * 2 * 2 * (4 * 128 * 64 + 16)),
     ],
 )
 def test_attention_backward_holds_scratch_beside_its_gradients(
