@@ -100,7 +100,7 @@ def _rms_norm(
         wide.pow(2).mean(dims, keepdim=True).add_(torch.finfo(x.dtype).eps if eps is None else eps)
     ).rsqrt()
     scaled = wide * rate
-    return (scaled ).type_as(x)
+    return (scaled if weight is None else scaled * weight).type_as(x)
 
 
 class _FusedRMSNorm(torch.autograd.Function):
