@@ -5,8 +5,10 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from meta_tests.conftest import ROOT, House, new_house, run_pytest_for_each
+from prooflops.suite.peaks import Peaks
 
 DOCS = (ROOT / "docs" / "how-to" / "largest.md").read_text()
 # What takes most of a run's time, and a shorter form of it.
@@ -82,10 +84,13 @@ def test_the_variants_of_the_docs_have_a_time_and_their_largest_batch(model_hous
     run = runs["variants"]
     assert run.code == 0, run.output
     assert "2 passed" in run.output
+    peaks = Peaks(torch.device("cpu")).derived
     for name in ("small", "large"):
         file = model_house / "variants" / f"model-nets.py-{name}.json"
         facts = json.loads(file.read_text())
         assert facts["step"]["seconds"] > 0
+        known = facts["step"]["peak_flop_per_s"]["fp32"] is not None
+        assert known == ("fp32" in peaks), "a CPU's peak follows from its units and clock"
         for row in facts["fits"]["rows"]:
             assert row["largest"]["batch"] > 100, row
         assert f"nets.py:{name} = Sequential with AdamW, on cpu" in run.output
