@@ -151,12 +151,12 @@ def values_of(call):
 def observe(topics):
     """What the tests of these topics' claims call, by claim."""
     observer = Observer()
-    selected = [str(ROOT / "test_claims"), *(f"--claim={topic}" for topic in topics)]
+    options = [f"--claim={topic}" for topic in topics]
+    options += [str(ROOT / "test_claims"), "-q", "--quick", "--hypothesis-seed=0"]
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         observer.install(patch)
-        options = ["-q", "--quick", "--hypothesis-seed=0", "-p", "no:cacheprovider"]
-        code = pytest.main([*selected, *options], plugins=[observer])
+        code = pytest.main([*options, "-p", "no:cacheprovider"], plugins=[observer])
     # A failing claim makes calls, too, which count.
     known = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
     assert code in known, output.getvalue()[-5000:]
