@@ -103,9 +103,8 @@ def test_the_bytes_of_a_stream_are_those_that_its_operator_moves(kernel):
     stream = Arrays(1000, CPU).stream(kernel)
     result_bytes = 4 if stream.run().dim() == 0 else 0
     assert_bytes(stream.work, stream.run, result_bytes)
-    for other in (-4, 4):
-        with pytest.raises(AssertionError, match=f"{result_bytes + other} more are uncounted"):
-            assert_bytes(stream.work, stream.run, result_bytes + other)
+    with pytest.raises(AssertionError, match="-1 more are uncounted"):
+        assert_bytes(stream.work, stream.run, -1)
 
 
 def caches(last_level_mib):

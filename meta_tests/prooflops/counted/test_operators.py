@@ -284,26 +284,17 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do():
 
 
 @pytest.mark.skipif(not hasattr(aten, "_fused_rms_norm_backward"), reason="torch has none")
-@pytest.mark.parametrize(
-    ("weight", "wanted", "steps"),
-    [
-        # The input times its rate, times the gradient, and their sum over a row; the product of
-        # both is subtracted, and the rest times the rate.
-        (None, [True, False], 6),
-        # The gradient times the weight.
-        (wide[0], [True, False], 7),
-        # The input times its rate, times the gradient, and their sum over a column.
-        (wide[0], [False, True], 3),
-        (wide[0], [True, True], 9),
-    ],
-)
-def test_a_fused_norm_costs_what_its_steps_do(weight, wanted, steps):
-    on_meta = None if weight is None else weight.to("meta")
-    x, rates = wide.to("meta"), wide[:, :1].to("meta")
-    fused = flops_of(partial(aten._fused_rms_norm, x, [10], on_meta, 1e-5))
-    assert fused.elementwise == flops_of(partial(F.rms_norm, wide, [10], weight)).elementwise
-    gradient = partial(aten._fused_rms_norm_backward, x, x, [10], rates, on_meta, wanted)
-    assert flops_of(gradient).elementwise == steps * 60
+def test_a_fused_norm_costs_what_its_steps_do():
+    x, rates, weight = (each.to("meta") for each in (wide, wide[:, :1], wide[0]))
+    fused = flops_of(partial(aten._fused_rms_norm, x, [10], weight, 1e-5))
+    assert fused.elementwise == flops_of(partial(F.rms_norm, wide, [10], wide[0])).elementwise
+    gradient = partial(aten._fused_rms_norm_backward, x, x, [10], rates)
+    # The input times its rate, times the gradient, and their sum over a row; the product of both is
+    # subtracted, and the rest times the rate. A weight is one product more.
+    of_input = [flops_of(partial(gradient, each, [True, False])) for each in (None, weight)]
+    # The input times its rate, times the gradient, and their sum over a column.
+    of_weight = flops_of(partial(gradient, weight, [False, True]))
+    assert [each.elementwise // 60 for each in (*of_input, of_weight)] == [6, 7, 3]
 
 
 def step_flops(kind, **options):

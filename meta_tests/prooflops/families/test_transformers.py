@@ -106,8 +106,7 @@ def counted_step(family, net):
 def test_parameters_and_flops_are_those_of_the_model_built(family):
     config = config_of(family)
     net, model = built(config), from_config(config.to_dict())
-    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
-    assert parameter_count(model) == should
+    assert parameter_count(model) == parameters_of(net)
     normed_behind = any("post_feedforward_layernorm" in name for name, _ in net.named_modules())
     assert MODEL_TYPES[family].get("post_norm", False) == normed_behind, (
         "whether a norm keeps the output of the MLP"
@@ -143,8 +142,7 @@ def test_the_architecture_decides_the_head(family, name):
     values = config_of(family).to_dict() | labels | {"architectures": [name]}
     net = net_of(values, attention="eager", experts="batched_mm")
     model = from_config(values)
-    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
-    assert (type(net).__name__, parameter_count(model)) == (name, should)
+    assert (type(net).__name__, parameter_count(model)) == (name, parameters_of(net))
     counts = library_step.counted_step(net, name, BATCH, TOKENS)
     assert step_flops(model, BATCH, TOKENS) == counts
 
@@ -161,9 +159,10 @@ def test_an_architecture_whose_head_is_not_known_is_refused(architectures):
         from_library(values)
 
 
-def corrections(net):
-    """The router's corrections, which published counts have and transformers keeps as a buffer."""
-    return (buffer for name, buffer in net.named_buffers() if "correction" in name)
+def parameters_of(net):
+    """With the router's corrections, which transformers keeps as buffers."""
+    corrections = (each for name, each in net.named_buffers() if "correction" in name)
+    return sum(each.numel() for each in chain(net.parameters(), corrections))
 
 
 @families

@@ -107,15 +107,12 @@ def test_what_is_to_be_conjugated_negated_or_kept_from_training_stays_so():
     counts = nn.Parameter(torch.arange(3), requires_grad=False)
     # Two bytes of its storage are no part of a number.
     first = torch.ones(10, dtype=torch.uint8)[:8].view(torch.float32)
-    absent = torch.empty(3, device="meta")
-    copies = copy_of([conjugated, negated, counts, first, absent], "cpu")
+    given = [conjugated, negated, counts, first]
+    copies = copy_of([*given, torch.empty(3, device="meta")], "cpu")
     assert (copies[0].is_conj(), copies[1].is_neg()) == (True, True)
     assert isinstance(copies[2], nn.Parameter)
-    assert torch.equal(copies[0], conjugated)
-    assert torch.equal(copies[1], negated)
-    assert torch.equal(copies[2], counts)
-    assert torch.equal(copies[3], first)
-    assert torch.equal(copies[4], torch.zeros(3)), "any table can look up zeros"
+    # Any table can look up zeros.
+    assert all(map(torch.equal, copies, [*given, torch.zeros(3)]))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
@@ -138,43 +135,38 @@ def test_another_layout_is_refused_by_name(made, kind):
         TrainingStep(nn.Linear(64, 64), inputs, torch.mean).predict()
 
 
-def with_a_traced_part():
-    return nn.Sequential(torch.jit.trace(nn.Linear(8, 1), torch.ones(1, 8)))
-
-
-def compiled_in_place():
-    net = nn.Sequential(nn.Linear(8, 1))
-    net[0].compile(backend="eager")
-    return net
-
-
-def sharded():
-    net = nn.Sequential(nn.Linear(8, 1))
+def sharded(part):
     # One process alone makes no group; the class is what is recognised.
-    net[0].__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
-    return net
+    part.__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
 
 
-def with_a_lock():
-    net = nn.Sequential(nn.Linear(8, 1))
-    net[0].kept = {"lock": threading.Lock()}
-    return net
+def holds_a_lock(part):
+    part.kept = {"lock": threading.Lock()}
+
+
+def traced(part):
+    return torch.jit.trace(part, torch.ones(1, 8))
+
+
+def compiled_in_place(part):
+    part.compile(backend="eager")
 
 
 UNCOPIED = [
     (sharded, "its part 0 is sharded by FSDP and cannot be copied; .* as it was before FSDP"),
-    (with_a_lock, "its part 0 has 'kept' of type dict, which cannot be copied .*_thread.lock"),
-    (with_a_traced_part, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
+    (holds_a_lock, "its part 0 has 'kept' of type dict, which cannot be copied .*_thread.lock"),
+    (traced, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
     (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
 ]
 
 
 # torch deprecates TorchScript, which people still bring.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize(("make", "what"), UNCOPIED)
-def test_what_cannot_be_copied_is_refused_by_its_name(make, what):
+@pytest.mark.parametrize(("change", "what"), UNCOPIED)
+def test_what_cannot_be_copied_is_refused_by_its_name(change, what):
+    part = nn.Linear(8, 1)
     with pytest.raises(TypeError, match=what):
-        fake_copy(make(), "cpu")
+        fake_copy(nn.Sequential(change(part) or part), "cpu")
 
 
 IMAGES = (4, 6, 8, 8)

@@ -161,11 +161,10 @@ def test_an_operator_of_the_users_is_asked_each_time_and_a_number_keeps_its_valu
 
 
 @pytest.mark.parametrize("number", [True, 3, 0.5, 2j])
-@pytest.mark.parametrize("call", [torch.mul, torch.div])
-def test_a_product_keeps_its_number_until_its_node_is_gone(call, number):
+def test_a_product_keeps_its_number_until_its_node_is_gone(number):
     def held_by(memory):
         with memory("cpu") as held:
-            out = call(torch.ones(8, requires_grad=True), number)
+            out = torch.ones(8, requires_grad=True) * number
             held.mark("product")
             del out
         return held.phases["product"].live_bytes, held.live_bytes

@@ -8,7 +8,7 @@ import pytest
 import torch
 from _pytest.outcomes import Failed, Skipped
 
-from prooflops.suite.speed import FEWEST_PAIRS, Speed
+from prooflops.suite.speed import Speed
 from prooflops_gate.machine.contention import SHORTEST_S
 
 
@@ -66,17 +66,6 @@ def test_a_clear_contradiction_fails_with_the_ratio(assert_slower, centre, at_le
     ratio = rf"A over B: the ratio of times is {centre}\dx \(.*\), but should be above {at_least}$"
     with pytest.raises(Failed, match=ratio):
         assert_slower(noisy(centre, 0.02), at_least=at_least)
-
-
-def test_a_short_function_is_repeated_and_each_pair_has_both(monkeypatch):
-    blocks = []
-    speed = Speed(torch.device("cpu"), print)
-    monkeypatch.setattr(speed, "seconds", lambda time_s, calls=1: blocks.append(calls) or time_s)
-    ratio = speed.ratio(1e-3, 1e-4)
-    assert (ratio.value, ratio.pairs) == (pytest.approx(10), 61)
-    assert {calls: blocks.count(calls) for calls in blocks} == {1: 4 + 61, 3: 61}
-    monkeypatch.setattr("prooflops.suite.speed.BUDGET_S", 0.0)
-    assert speed.ratio(1e-3, 1e-4).pairs == FEWEST_PAIRS
 
 
 @pytest.mark.parametrize(("options", "far"), [({}, 0.05), ({"at_least": 0.1, "at_most": 0.3}, 5)])

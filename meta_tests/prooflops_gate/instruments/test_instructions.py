@@ -1,6 +1,7 @@
 """The gate's count of instructions: the decision by pairs, and a count under valgrind."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -185,11 +186,14 @@ def test_time_and_instructions_decide_together(by_time, effect, count, alone, ve
     assert decided.note.endswith(f": {count.why_open}") is is_unsteady_and_open
 
 
+EFFECT = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
+SLOWER_ROW = Row("a", TIME, 1.0, 1.2, "SLOWER", EFFECT)
+
+
 def test_every_row_stays_and_a_changed_count_adds_one():
-    effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
     rows = [
-        Row("a", TIME, 1.0, 1.2, "SLOWER", effect),
-        Row("uncounted", TIME, 1.0, 1.2, "SLOWER", effect),
+        SLOWER_ROW,
+        replace(SLOWER_ROW, name="uncounted"),
         Row("new", TIME, None, 1.0, "NEW"),
         Row("a", "flops", 24, 25, "CHANGED"),
     ]
@@ -202,12 +206,12 @@ def test_every_row_stays_and_a_changed_count_adds_one():
 
 
 def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
-    effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
-    row = Row("a", TIME, 1.0, 1.2, "SLOWER", effect)
-    decided = by_both(row, Count(UNSTEADY, 1e6, [0.02, 0.04, 0.03]), 0.03, alone=True)
+    decided, three = (
+        by_both(SLOWER_ROW, Count(UNSTEADY, 1e6, rises), 0.03, alone=True)
+        for rises in ([0.02, 0.04, 0.03], [0.13, 0.13, 0.12])
+    )
     assert (decided.verdict, decided.by) == ("SLOWER", TIME)
     assert (decided.note, decided.instructions) == ("", None)
-    three = by_both(row, Count(UNSTEADY, 1e6, [0.13, 0.13, 0.12]), 0.03, alone=True)
     assert (three.verdict, three.by) == ("SLOWER", TIME)
     assert three.instructions == pytest.approx(1.139, abs=0.001)
 

@@ -7,17 +7,13 @@ from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.memory import PROCESSES_PER_SIDE, Memory, memory_rows
 
 
+def timed(*held):
+    return [Timed(1.0, {}, resources={"memory": each}) for each in held]
+
+
 def measured(**held):
     """A pair of processes in which calls held so many bytes, before and after."""
-    pair = None
-    pairs = {
-        name: (
-            Timed(1.0, {}, resources={"memory": before}),
-            Timed(1.0, {}, resources={"memory": after}),
-        )
-        for name, (before, after) in held.items()
-    }
-    return Measured(pair, pairs)
+    return Measured(None, {name: timed(*sides) for name, sides in held.items()})
 
 
 def test_what_may_have_changed_is_measured_in_the_processes_that_decide():
@@ -41,10 +37,6 @@ def test_none_is_measured_where_it_is_off():
     assert Memory(min_effect=0.05, is_measured=False).wanted == ()
 
 
-def group(key, values):
-    return [Timed(1.0, {}, resources={key: value}) for value in values]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
@@ -63,5 +55,5 @@ def group(key, values):
     ],
 )
 def test_memory_is_reported_where_every_process_of_a_side_held_more(before, after, verdict):
-    found = memory_rows({"a": (group("memory", before), group("memory", after))}, 0.05)
+    found = memory_rows({"a": (timed(*before), timed(*after))}, 0.05)
     assert [row.verdict for row in found] == ([verdict] if verdict else [])

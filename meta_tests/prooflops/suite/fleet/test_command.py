@@ -83,13 +83,13 @@ def test_of_two_machines_none_is_slow_and_a_claim_may_fail_on_one(tmp_path):
     assert "Slow machines" not in said
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_each_row_is_printed_or_counted(more):
-    said = []
-    rows = [[f"row {number}"] for number in range(command.MOST_PRINTED_ROWS + more)]
-    command.print_page(Page("", "", [Section("", [["head"], *rows])]), said.append)
-    assert sum("row " in line for line in said) == command.MOST_PRINTED_ROWS
-    assert [line for line in said if "more" in line] == ["and 1 more on the page"] * more
+def test_each_row_is_printed_or_counted():
+    for more in (0, 1):
+        said = []
+        rows = [["row"]] * (command.MOST_PRINTED_ROWS + more)
+        command.print_page(Page("", "", [Section("", [["head"], *rows])]), said.append)
+        assert said[-1:] * more == ["and 1 more on the page"] * more
+        assert sum("row" in line for line in said) == command.MOST_PRINTED_ROWS
 
 
 def run_of(times_s=None, spreads=None, **facts):
