@@ -1,5 +1,7 @@
 """A process of the gate fits its rounds into the seconds it was given."""
 
+from functools import partial
+
 import pytest
 
 from bench import brief
@@ -52,6 +54,6 @@ def test_the_first_process_alone_examines_and_leaves_that_time_out():
     assert len(left_out) == 1
     # The longest call takes a second, at a ceiling that may be several times the probed rate.
     ceilings = Ceilings(CPU, SHORT, _probed={"fp32": 1.0})
-    for schedule, flops in ((first, 2), (later, 4)):
-        schedule.skip_if_longer(flops, "fp32", ceilings)
-    assert skips(lambda: first.skip_if_longer(4, "fp32", ceilings))
+    for schedule, flops, is_skipped in ((first, 2, False), (first, 4, True), (later, 4, False)):
+        call = partial(schedule.skip_if_longer, flops, "fp32", ceilings)
+        assert skips(call) == is_skipped

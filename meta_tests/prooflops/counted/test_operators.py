@@ -284,10 +284,8 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do():
 
 
 @pytest.mark.skipif(not hasattr(aten, "_fused_rms_norm_backward"), reason="torch has none")
-def test_a_fused_norm_costs_what_its_steps_do():
+def test_the_gradient_of_a_fused_norm_costs_what_its_steps_do():
     x, rates, weight = (each.to("meta") for each in (wide, wide[:, :1], wide[0]))
-    fused = flops_of(partial(aten._fused_rms_norm, x, [10], weight, 1e-5))
-    assert fused.elementwise == flops_of(partial(F.rms_norm, wide, [10], wide[0])).elementwise
     gradient = partial(aten._fused_rms_norm_backward, x, x, [10], rates)
     # The input times its rate, times the gradient, and their sum over a row; the product of both is
     # subtracted, and the rest times the rate. A weight is one product more.

@@ -68,6 +68,9 @@ def test_a_single_card_is_validated_alone_and_none_is_refused(tmp_path, monkeypa
     monkeypatch.setattr(machine, "counts", lambda: {"cuda": 1})
     assert all_devices.run(config) is None
     assert config.option.device == "cuda:0"
-    monkeypatch.setattr(machine, "counts", dict)
-    with pytest.raises(pytest.UsageError, match="has no accelerator; valid here: cpu"):
-        all_devices.run(config)
+    refused = (({}, "has no accelerator; valid here: cpu"), ({"cuda": 2}, "exclude each other"))
+    config = config_in(tmp_path, "-p", "prooflops_gate.plugin", "--gate-noise-floor")
+    for counts, why in refused:
+        monkeypatch.setattr(machine, "counts", lambda counts=counts: counts)
+        with pytest.raises(pytest.UsageError, match=why):
+            all_devices.run(config)

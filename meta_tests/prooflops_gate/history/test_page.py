@@ -61,9 +61,9 @@ def test_the_axis_names_commits_and_dates_and_is_marked_as_it_does_not_begin_at_
 
 def test_the_benchmarks_whose_level_changed_come_first():
     moved = [summary(index, time_s) for index, time_s in enumerate(times((1.0, 12), (1.3, 12)))]
-    own = [replace(*trends(each), name=name) for name, each in (("a", moved[:3]), ("b", moved))]
-    (section,) = page("", [own], "").sections
-    assert [part.title for part in section.parts] == ["b", "a"]
+    steps, level = trends(moved) + trends(moved[:3])
+    (section,) = page("", [[replace(level, name="a"), steps]], "").sections
+    assert [part.title for part in section.parts] == [steps.name, "a"]
 
 
 def test_a_benchmark_of_two_machines_and_paces_is_counted_once(tmp_path):

@@ -22,15 +22,14 @@ NAN = float("nan")
     ],
 )
 def test_an_exact_quantity_is_compared_by_equality(before, after, verdict):
-    old = {} if before is None else {"flops": before}
-    new = {} if after is None else {"flops": after}
-    (row,) = exact_rows({"a": ([Timed(1.0, old)], [Timed(1.0, new)])})
+    sides = ([Timed(1.0, {"flops": each} if each else {})] for each in (before, after))
+    (row,) = exact_rows({"a": tuple(sides)})
     assert (row.name, row.quantity, row.verdict) == ("a", "flops", verdict)
     assert (row.before, row.after) == (before, after)
 
 
 def test_a_quantity_that_differs_within_a_side_is_not_exact():
-    before, after = [Timed(1.0, {"bytes": 1}), Timed(1.0, {"bytes": 2})], [Timed(1.0, {"bytes": 2})]
-    (row,) = exact_rows({"a": (before, after)})
+    one, two = (Timed(1.0, {"bytes": each}) for each in (1, 2))
+    (row,) = exact_rows({"a": ([one, two], [two])})
     assert row.verdict == "SAME"
     assert "not an exact quantity" in row.note

@@ -1,7 +1,6 @@
 """A killed run loses the running test alone, and another clone completes it, without git."""
 
 import fcntl
-import json
 import random
 import re
 import shutil
@@ -18,7 +17,6 @@ from subprocess import PIPE, STDOUT
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from meta_tests.conftest import House, child_environment, new_house
 from prooflops.suite import commands
@@ -225,24 +223,19 @@ def test_refusals(story, golden):
     golden("run_refusals", re.sub(r"torch [^)]*", "torch <version>", text))
 
 
-def test_a_run_goes_on_on_its_own_machine_alone(story):
-    text = story.killed.read_text()
-    machine = story.file.plan["fingerprint"]["name"]
-    elsewhere = story.killed.with_name("elsewhere.jsonl")
-    elsewhere.write_text(text.replace(machine, "Another"))
+def test_a_run_goes_on_on_its_own_machine_alone(story, tmp_path):
+    elsewhere, machine = tmp_path / "run.jsonl", story.file.plan["fingerprint"]["name"]
+    elsewhere.write_text(story.killed.read_text().replace(machine, "Another"))
     process = call(story.clone, "--resume", str(elsewhere), "-n", "0")
-    output, _ = process.communicate(timeout=100)
+    assert "is a run of Another (cpu, torch " in process.communicate(timeout=100)[0]
     assert process.returncode == 4
-    assert f"is a run of Another (cpu, torch {torch.__version__}), and this machine is" in output
 
 
 def test_no_test_starts_in_the_last_minute_and_a_half_of_a_call(story, tmp_path):
-    file = EvidenceFile(tmp_path / "copy.jsonl")
-    file.path.write_text(story.killed.read_text())
+    file = EvidenceFile(Path(shutil.copy(story.killed, tmp_path)))
     left = file.remaining()
     process = call(story.clone, "--resume", str(file.path), "-n", "0", "--minutes", "1.501")
-    output, _ = process.communicate(timeout=100)
-    assert f"{len(left)} of {len(file.plan['tests'])} tests not run yet" in output
+    assert f"{len(left)} of " in process.communicate(timeout=100)[0]
     assert file.remaining() == left
 
 
@@ -288,11 +281,10 @@ def test_rows_tell_which_tests_are_left_and_why():
     assert not rows.is_over
 
 
-def test_the_time_of_a_run_is_that_of_its_calls(tmp_path):
+def test_the_time_of_a_run_is_that_of_its_calls():
     times_s = [("slice", 0), ("end", 10), ("slice", 100), ("end", 105)]
-    lines = [json.dumps({"event": event, "at": at}) for event, at in times_s]
-    (tmp_path / "run.jsonl").write_text("\n".join(lines))
-    assert seconds_of(EvidenceFile(tmp_path / "run.jsonl")) == 15
+    rows = [{"event": event, "at": at} for event, at in times_s]
+    assert seconds_of(SimpleNamespace(rows=lambda: rows)) == 15
 
 
 def test_two_runs_that_begin_in_one_second_have_a_file_each(tmp_path):

@@ -88,7 +88,7 @@ def test_each_row_is_printed_or_counted():
         said = []
         rows = [["row"]] * (command.MOST_PRINTED_ROWS + more)
         command.print_page(Page("", "", [Section("", [["head"], *rows])]), said.append)
-        assert said[-1:] * more == ["and 1 more on the page"] * more
+        assert [line for line in said if "more" in line] == ["and 1 more on the page"] * more
         assert sum("row" in line for line in said) == command.MOST_PRINTED_ROWS
 
 
