@@ -24,6 +24,9 @@ class Convolution:
 
     >>> Convolution(1, 3, 8, (32, 32), (3, 3), stride=2, padding=1).output_size
     (16, 16)
+    >>> Convolution(1, 3, 8, (32, 2), (3, 3))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: the kernel, with its dilation, must fit into the padded input, got ...
     """
 
     batch: int

@@ -80,6 +80,8 @@ def of_tests(command: str, arguments: Sequence[str], tests: Sequence[str]) -> st
 
     >>> print(of_tests("make evidence", ["--floor", "fp32=0.9", "bench"], ["bench/a.py::a[b]"]))
     make validate ARGS="--floor fp32=0.9 'bench/a.py::a[b]'"
+    >>> print(of_tests("python -m pytest bench -x", ["-x"], ["bench/a.py"]))
+    python -m pytest -x bench/a.py
     """
     found = LAUNCHER.match(command)
     # Not "make evidence", which keeps a run in results/.

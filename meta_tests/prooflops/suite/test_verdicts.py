@@ -31,6 +31,6 @@ def test_one_failure_decides_against_everything_else(other, on_record):
 
 def test_a_known_failure_hides_no_other():
     known = Outcome("test_known", "failed", reason="listed", known=True)
-    assert verdict_of(claim(False), [known]).known
+    assert verdict_of(claim(False), [known]).line == "FAILS (known): listed"
     both = verdict_of(claim(False), [known, *outcomes("failed")])
     assert (both.known, both.reason) == (False, "why failed")
