@@ -160,8 +160,9 @@ def _figure(row: Row, value: Any) -> str:
 def counts(rows: Sequence[Row]) -> dict[str, int]:
     """The number of benchmarks by their worst verdict, the worst first.
 
-    >>> counts([Row("a", "time", 1, 2, "SLOWER"), Row("a", "flops", 1, 2, "CHANGED")])
-    {'SLOWER': 1}
+    >>> rows = [Row("a", "flops", 1, 2, "CHANGED"), Row("a", "time", 1, 2, "SLOWER")]
+    >>> counts([Row("b", "time", 1, 1, "SAME"), *rows])
+    {'SLOWER': 1, 'SAME': 1}
     """
     found = list(worst_verdicts(rows).values())
     return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}

@@ -73,6 +73,12 @@ def import_path(repo):
     return f"{repo.parent / 'path'}:{ROOT}"
 
 
+def add_hooks(repo, hooks):
+    """Appends to the repository's conftest.py."""
+    with open(repo / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(hooks)
+
+
 def run_git(repo, *words, text=None):
     """Runs git in a repository, and returns what it printed."""
     command = ["git", "-c", "user.name=Ada", "-c", "user.email=a@b", *words]

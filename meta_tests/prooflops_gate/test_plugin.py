@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from meta_tests.conftest import ROOT, child_environment
-from meta_tests.prooflops_gate.foreign_repo import run
+from meta_tests.prooflops_gate.foreign_repo import add_hooks, run
 
 MODULES = ("hookspecs", "needs", "options", "plugin", "run_state", "unpatched")
 LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
@@ -17,14 +17,14 @@ LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(foreign):
     (foreign / "pytest.ini").write_text("[pytest]\n")
-    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write(
-            "def pytest_unconfigure():\n"
-            "    import sys\n"
-            "    ours = [name for name in sys.modules if name.split('.')[0] == 'prooflops_gate']\n"
-            "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml'} & set(sys.modules))\n"
-            "    print('loaded', sorted(ours), heavy)\n"
-        )
+    add_hooks(
+        foreign,
+        "def pytest_unconfigure():\n"
+        "    import sys\n"
+        "    ours = [name for name in sys.modules if name.split('.')[0] == 'prooflops_gate']\n"
+        "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml'} & set(sys.modules))\n"
+        "    print('loaded', sorted(ours), heavy)\n",
+    )
     # A process that has imported nothing.
     command = [sys.executable, "-m", "pytest", "-p", "prooflops_gate.plugin"]
     environment = child_environment(ROOT)

@@ -57,14 +57,14 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@pytest.mark.parametrize("form", ["html", "md", "json"])
-def test_a_page_about_a_card_is_saved_where_there_is_none(tmp_path, where, form):
+def test_a_page_about_a_card_is_saved_where_there_is_none(tmp_path, where):
     with torch.device(where):
         net, batch = network(), torch.ones(BATCH, WIDTH)
     report = prooflops.model_report(net, batch, device="H100 SXM")
-    page = tmp_path / f"page.{form}"
-    report.save(page)
-    assert "H100" in page.read_text()
+    for form in ("html", "md", "json"):
+        page = tmp_path / f"page.{form}"
+        report.save(page)
+        assert "H100" in page.read_text()
 
 
 def test_without_pandas_a_table_is_refused_with_what_to_do(monkeypatch):

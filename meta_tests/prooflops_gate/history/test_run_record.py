@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import run
+from meta_tests.prooflops_gate.foreign_repo import add_hooks, run
 from prooflops_gate import __version__
 from prooflops_gate.history import records
 
@@ -36,8 +36,7 @@ def records_in(folder):
 
 
 def test_a_record_says_which_code_ran_on_which_machine(foreign):
-    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write(RACK)
+    add_hooks(foreign, RACK)
     (foreign / "test_it.py").write_text(SUMS)
     variables = {"PROOFLOPS_HISTORY": "elsewhere", "OMP_NUM_THREADS": "1"}
     done = run(foreign, "test_it.py", "--gate-record", "main", **variables)
@@ -58,20 +57,16 @@ def test_a_record_says_which_code_ran_on_which_machine(foreign):
 
 
 def test_a_full_disk_is_reported_and_the_history_stays(foreign):
-    hook = "def pytest_gate_fingerprint(): return {'name': 'A card'}\n"
-    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write(hook)
+    add_hooks(foreign, "def pytest_gate_fingerprint(): return {'name': 'A card'}\n")
     assert run(foreign, "--gate-record", "main").code == 0
     (before,) = records_in(foreign)
     assert before.parent.name.startswith("A-card-")
     text = before.read_text()
     files = sorted((foreign / ".prooflops").rglob("*"))
-    with open(foreign / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write(
-            "import os\n"
-            "def full(_): raise OSError(28, 'No space left on device')\n"
-            "os.fsync = full\n"
-        )
+    add_hooks(
+        foreign,
+        "import os\ndef full(_): raise OSError(28, 'No space left on device')\nos.fsync = full\n",
+    )
     done = run(foreign, "--gate-record", "main")
     assert done.code == 1
     assert "history: [Errno 28] No space left on device" in done.output

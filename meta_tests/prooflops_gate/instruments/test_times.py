@@ -171,19 +171,21 @@ def test_a_busy_pair_is_repeated_where_the_pairs_of_the_next_look_still_fit(
     assert len(run.times.sides["a"][1]) == kept + (not is_repeated)
 
 
-def test_where_every_pair_is_busy_two_are_repeated():
+@pytest.mark.parametrize(
+    ("rule", "taken", "kept", "why"),
+    [
+        (TimeRule(plan_for(1)), 34, 32, "noise"),
+        (TimeRule(plan_for(1, most=2), most=2), 2, 2, "--gate-replicates ended it"),
+    ],
+)
+def test_where_every_pair_is_busy_two_are_repeated_as_far_as_replicates_allow(
+    rule, taken, kept, why
+):
     draw = random.Random(1)
-    run = Run(lambda name, number: (timed(1.0, 1.5), timed(draw.lognormvariate(0, 0.2), 1.5)))
-    run.run()
-    assert (run.times.taken, len(run.times.sides["a"][1])) == (34, 32)
-
-
-def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
-    rule = TimeRule(plan_for(1, most=2), most=2)
-    run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
-    rows = run.run()
-    assert (run.times.taken, len(run.times.sides["a"][1])) == (2, 2)
-    assert "--gate-replicates ended it" in rows["a"].note
+    noisy = lambda name, number: (timed(1.0, 1.5), timed(draw.lognormvariate(0, 0.2), 1.5))  # noqa: E731
+    run = Run(noisy, rule=rule)
+    assert why in run.run()["a"].note
+    assert (run.times.taken, len(run.times.sides["a"][1])) == (taken, kept)
 
 
 @pytest.mark.parametrize(
