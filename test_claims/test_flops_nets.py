@@ -97,7 +97,7 @@ def test_an_embedding_is_looked_up_at_no_flops(record_figure):
     record_figure(f"2BN overstates a net with a 50,000-word embedding {overstated:.0f} times")
 
 
-# Of each dimension the size, the kernel's width, stride, padding and dilation.
+# Each dimension has a size, the width of its kernel, stride, padding and dilation.
 dimensions = st.tuples(sizes(5, 99), *[sizes(most=3)] * 2, sizes(0, 2), sizes(most=2))
 
 

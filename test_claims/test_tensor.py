@@ -241,7 +241,7 @@ def outcome(function, *operands):
         return None
 
 
-# By the number of their operands.
+# The keys are the numbers of operands.
 ELEMENTWISE = {
     2: (torch.add, torch.sub, torch.mul, torch.div, torch.pow, torch.eq, torch.maximum),
     3: (torch.addcmul, torch.lerp, torch.clamp, lambda x, y, z: torch.where(x > y, y, z)),

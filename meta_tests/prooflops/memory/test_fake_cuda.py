@@ -309,7 +309,7 @@ def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu():
 
 @pytest.mark.parametrize(
     ("dtype", "width", "kv_heads", "is_masked", "scratch"),
-    # Beside the row sums, of 2 · 4 · 256 rows.
+    # 2 · 4 · 256 row sums are kept as well.
     [
         # The gradient of the queries, in rows of 64, in fp32.
         (LOW, 64, 4, False, 4 * 2048 * 64),
