@@ -5,6 +5,7 @@ One quantity of one benchmark, before and after, and the table of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -164,8 +165,7 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
     >>> counts([Row("b", "time", 1, 1, "SAME"), *rows])
     {'SLOWER': 1, 'SAME': 1}
     """
-    found = list(worst_verdicts(rows).values())
-    return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}
+    return dict(Counter(worst_verdicts(rows).values()))
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
@@ -173,7 +173,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def worst_verdicts(rows: Iterable[Row]) -> dict[str, str]:
-    """The worst verdict on each benchmark, by its name."""
+    """The worst verdict on each benchmark, by its name, the worst first."""
     worst: dict[str, str] = {}
     for row in worst_first(rows):
         worst.setdefault(row.name, row.verdict)
