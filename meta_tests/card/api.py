@@ -5,14 +5,12 @@ reaches those modules that import `time.perf_counter` within the block.
 """
 
 import time
+import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-
-# When it is imported, torch.jit reads functions that are patched below.
-import torch.distributed.optim
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -28,6 +26,11 @@ ROUNDING_S = 1e-12
 def simulated(card):
     """Within, torch has this card."""
     from prooflops.machine import device
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # torch.jit reads functions that are patched below.
+        import torch.distributed.optim
 
     getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
     kernels = Kernels(card)
