@@ -251,17 +251,14 @@ def test_a_bf16_nets_gradients_have_the_norm_of_fp32_and_are_clipped(device, dim
 
 @pytest.mark.claim("amp.ex-clip-bf16")
 @pytest.mark.parametrize("low", [None, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("seed", [0])
-def test_bf16_needs_clipping_where_fp32_does_at_a_batch_of_outliers(
-    device, record_figure, low, seed
-):
+def test_bf16_needs_clipping_where_fp32_does_at_a_batch_of_outliers(device, record_figure, low):
     """Targets are a hundred times as large in step 20 of 30."""
-    x = seeded((64, 16), seed, device)
+    x = seeded((64, 16), 0, device)
     y = x.sum(dim=1, keepdim=True).sin() + x[:, :1]
 
     def losses(most):
         """The losses of a run whose gradients have at most this norm."""
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         ends = []

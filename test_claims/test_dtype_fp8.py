@@ -203,7 +203,7 @@ def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, 
 
 @pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=FP8)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (6, 5), (40, 300), (300, 701)])
+@pytest.mark.parametrize(("rows", "columns"), [(6, 5), (300, 701)])
 def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, rows, columns, dtype):
     drawn = seeded((rows, columns), 0, numbers.CPU)
     values = cast(drawn, dtype, device).float()
