@@ -234,13 +234,15 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
 
 
 @pytest.mark.claim("optim.state-fp32-auto")
-@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("optimizer", tensors.OPTIMIZERS)
+@fewer
 @given(shape=shapes(), dtype=dtypes_among(FLOATS))
 def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimizer, shape, dtype):
-    (parameter,), stepper = tensors.stepped(optimizer, [shape], device, dtype)
+    (parameter,), stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], [shape], device, dtype)
     brought = stepper.state_dict()
-    moments = {name: torch.rand(shape, device=device) for name in ("exp_avg", "exp_avg_sq")}
-    brought["state"][0].update(moments)
+    buffers = optimizers.OPTIMIZERS[optimizer].buffers
+    moments = {name: torch.rand(shape, device=device) for name in buffers}
+    brought["state"][0] = stepper.state[parameter] | moments
     stepper.load_state_dict(brought)
     for name, moment in moments.items():
         got = stepper.state[parameter][name]
