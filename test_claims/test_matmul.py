@@ -85,21 +85,23 @@ def assert_products(case, a, ways, should):
         at_most(off, most, f"the error of {way}", case=case)
 
 
-@pytest.mark.claim("matmul.2d", "matmul.einsum-equals-transpose")
+@pytest.mark.claim("matmul.2d", "matmul.einsum-equals-transpose", "storage.contiguous-for-speed")
 def test_two_matrices_of_any_dtype_layout_and_size_multiply(device):
     for case in covering("matmul.2d"):
         left = case.tensor(device, values=(0, 0, 9 if "int" in case.dtype else 1))
         right = Case(case.dtype, "contiguous", case.size).tensor(device, values=(0, 1)).mT
         for a, b in ((left, right), (right[:2], left)):
-            ways = {
-                "@": a @ b,
-                "torch.matmul": torch.matmul(a, b),
-                "mm": a.mm(b),
-                "einsum": torch.einsum("mk,kn->mn", a, b),
-                "einsum that transposes": torch.einsum("mk,nk->mn", a, b.mT),
-                "einops": einops.einsum(a, b.mT, "query hidden, key hidden -> query key"),
-                "linear": functional.linear(a, b.mT),
-            }
+            with Recorded() as recorded:
+                ways = {
+                    "@": a @ b,
+                    "torch.matmul": torch.matmul(a, b),
+                    "mm": a.mm(b),
+                    "einsum": torch.einsum("mk,kn->mn", a, b),
+                    "einsum that transposes": torch.einsum("mk,nk->mn", a, b.mT),
+                    "einops": einops.einsum(a, b.mT, "query hidden, key hidden -> query key"),
+                    "linear": functional.linear(a, b.mT),
+                }
+            equal(recorded.copies, [], "what is copied for a product", case=case)
             assert_products(case, a, ways, summed(a, b))
 
 

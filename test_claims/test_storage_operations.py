@@ -109,9 +109,8 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, siz
 
 
 @pytest.mark.claim("storage.contiguous-for-speed")
-@pytest.mark.parametrize("n", [512, 1024])
-def test_a_product_with_a_transposed_matrix_is_not_worth_a_contiguous_copy(device, speed, n):
-    transposed = torch.rand(n, n, device=device).t()
-    vector = torch.rand(n, device=device)
-    what = f"copying a transposed matrix of side {n} for one product over multiplying it as it is"
+def test_a_product_with_a_transposed_matrix_is_not_worth_a_contiguous_copy(device, speed):
+    transposed = torch.rand(1024, 1024, device=device).t()
+    vector = torch.rand(1024, device=device)
+    what = "copying a transposed matrix of side 1024 for one product over multiplying it as it is"
     speed.assert_slower(lambda: transposed.contiguous() @ vector, lambda: transposed @ vector, what)

@@ -81,9 +81,14 @@ def forward_and_backward(net, x):
 
 
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
-# These read values on one device and write them on another; `empty_like(x, device=...)` only looks
-# at the shape.
-COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
+# These read values and write them elsewhere, all but the last on another device if asked to;
+# `empty_like(x, device=...)` only looks at the shape.
+COPIES = {
+    torch.ops.aten._to_copy,
+    torch.ops.aten.copy,
+    torch.ops.aten.copy_,
+    torch.ops.aten.clone,
+}
 
 
 class Recorded(TorchDispatchMode):
@@ -108,6 +113,11 @@ class Recorded(TorchDispatchMode):
         ]
 
     @property
+    def copies(self):
+        """What each copy reads and makes."""
+        return [(read, made) for operation, read, made in self.calls if operation in COPIES]
+
+    @property
     def casts(self):
         return sum(operation == torch.ops.aten._to_copy for operation, _, _ in self.calls)
 
@@ -116,8 +126,7 @@ def crossings(function):
     """The operands that a call copies to another device."""
     with Recorded() as recorded:
         function()
-    copies = [(read, made) for operation, read, made in recorded.calls if operation in COPIES]
-    return [x for read, made in copies for y in made for x in read if x.device != y.device]
+    return [x for read, made in recorded.copies for y in made for x in read if x.device != y.device]
 
 
 def host_to_device_copies(function):
