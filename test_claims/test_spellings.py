@@ -24,11 +24,21 @@ from torch.utils import data
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from accounting import activations, devices, layout, memory, models, roofline, units
+from accounting import (
+    activations,
+    devices,
+    layout,
+    memory,
+    models,
+    optimizers,
+    planning,
+    roofline,
+    units,
+)
 from accounting.parts import AttentionLayers, Parts
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.messages import equal
-from test_claims.oracles.tensors import layout_of, shares_storage
+from test_claims.oracles.tensors import OPTIMIZERS, layout_of, shares_storage
 from test_claims.strategies import TORCH_DTYPES, axes_of, cases_of
 from test_claims.tables import read_tables
 
@@ -45,11 +55,13 @@ LIBRARIES = {
     "schedules": lr_scheduler,
     **{
         each.__name__.rpartition(".")[2]: each
-        for each in (optim, data, activations, devices, layout, memory, models, roofline, units)
+        for each in (
+            *(optim, data, collections, copy, functools, random),
+            *(activations, devices, layout, memory, models, optimizers, planning, roofline, units),
+            *(checkpoint, checkpoint_sequential),
+        )
     },
-    **{each.__name__: each for each in (collections, copy, functools, random)},
-    "checkpoint": checkpoint,
-    "checkpoint_sequential": checkpoint_sequential,
+    "OPTIMIZERS": OPTIMIZERS,
 }
 # Token ids in a file, which goes with its map, and windows of three tokens.
 with tempfile.TemporaryFile() as _file:
@@ -71,9 +83,9 @@ def operands(case, edges):
         "w": weights.to(x),
         "b": weights[:, 0].to(x),
     }
-    found = {
-        name: each.detach().requires_grad_(dtype.is_floating_point) for name, each in found.items()
-    }
+    # torch adds up no gradients in fp8.
+    trained = dtype.is_floating_point and dtype.itemsize > 1
+    found = {name: each.detach().requires_grad_(trained) for name, each in found.items()}
     found["ids"] = torch.arange(9) * 2 % max(rows, 1)
     found["labels"] = torch.arange(rows) % columns
     return found
@@ -219,6 +231,10 @@ def within(context, function, *arguments):
         return function(*arguments)
 
 
+def decorated(context, function, *arguments):
+    return context(function)(*arguments)
+
+
 def seeded(result):
     torch.default_generator.manual_seed(5)
     return result
@@ -290,12 +306,14 @@ def windowed(window):
 
 
 def rows_of(group):
-    """The lists of ways of a group."""
-    yield from group.get("rows", [])
+    """The lists of ways of a group; what goes within a context goes decorated with it, too."""
+    rows = [*group.get("rows", [])]
     for name in group.get("names", []):
         module = MODULES.get(name.replace("_", ""))
         ways = [way for way in group["ways"] if module or "{m}" not in way]
-        yield [way.replace("{m}", module or "").replace("{}", name) for way in ways]
+        rows.append([way.replace("{m}", module or "").replace("{}", name) for way in ways])
+    for row in rows:
+        yield row + [way.replace("within", "decorated") for way in row if "within(" in way]
 
 
 def given(group, case):
@@ -363,23 +381,21 @@ class Outcome:
             self.gradients = dict(zip(leaves, found, strict=True))
 
 
-def same_bits(got, should):
-    """True if these are equal values, and tensors of the same dtypes."""
-    for one, other in zip(got, should, strict=True):
-        if type(one) is not type(other):
-            return False
-        if not isinstance(one, torch.Tensor):
-            if one != other:
-                return False
-            continue
-        if one.dtype != other.dtype or one.layout != other.layout or not torch.equal(one, other):
-            return False
-    return True
+def same_bits(one, other):
+    """True if these are equal values, or equal tensors of the same dtype."""
+    if type(one) is not type(other):
+        return False
+    if not isinstance(one, torch.Tensor):
+        return one == other
+    if (one.dtype, one.layout) != (other.dtype, other.layout):
+        return False
+    # torch compares no numbers in fp8.
+    return torch.equal(*(x.view(torch.uint8) if x.itemsize == 1 else x for x in (one, other)))
 
 
 def assert_close(got, should, **options):
     """torch's comparison, which takes longer than most ways, where not all bits are the same."""
-    if len(got) != len(should) or not same_bits(got, should):
+    if len(got) != len(should) or not all(map(same_bits, got, should)):
         torch.testing.assert_close(got, should, **options)
 
 
@@ -443,8 +459,11 @@ def test_all_ways_of_a_row_do_the_same(name):
     group = GROUPS[name]
     cases = cases_of(axes_of(group.get("on", "fp32 | contiguous | few")))
     rows = [*rows_of(group)]
-    # Each of several rows takes two of the cases, or three.
-    turns = 1 if len(rows) == 1 else max(1, len(cases) // 2)
-    for number, row in enumerate(rows):
-        for case in cases[number % turns :: turns]:
-            assert_one(row, group, case)
+    for row in rows:
+        tried = set()
+        for case in cases:
+            # Each of several rows takes each dtype, layout and size, and starts with another case.
+            if len(rows) == 1 or not tried.issuperset(case):
+                tried.update(case)
+                assert_one(row, group, case)
+        cases = [*cases[1:], cases[0]]
