@@ -296,6 +296,8 @@ def test_each_phase_leaves_bytes_of_its_class():
     assert step.phases["zero_grad"].live_by_class == {**held, **state}
 
 
+# torch warns of it where the block's flags are entered.
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
 @one_thread()
 def test_master_weights_are_held_as_predicted_and_as_the_formula_says():
     net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 8)).bfloat16()
