@@ -6,6 +6,7 @@ import posixpath
 import re
 from contextlib import suppress
 from dataclasses import fields
+from datetime import datetime, timezone
 from functools import cache
 
 import pytest
@@ -147,7 +148,8 @@ def test_what_was_run_is_one_table_of_the_records(pytestconfig):
         plan = EvidenceFile(path).plan
         machine = plan["fingerprint"]
         link = f"[{machine['name']}](../../results/{path.stem}.md), {plan['pace']}"
-        rows.append([link, machine["python"], machine["torch"], path.stem[-10:]])
+        day = datetime.fromtimestamp(plan["at"], timezone.utc).date()
+        rows.append([link, machine["python"], machine["torch"], f"{day}"])
     file = ROOT / "docs" / "reference" / "tested.md"
     head, _, shown = file.read_text(encoding="utf-8").partition("\n| ")
     table = "\n".join(markdown_table(rows)) + "\n"
