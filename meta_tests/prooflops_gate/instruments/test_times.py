@@ -182,8 +182,11 @@ def test_where_every_pair_is_busy_two_are_repeated_as_far_as_replicates_allow(
     rule, taken, kept, why
 ):
     draw = random.Random(1)
-    noisy = lambda name, number: (timed(1.0, 1.5), timed(draw.lognormvariate(0, 0.2), 1.5))  # noqa: E731
-    run = Run(noisy, rule=rule)
+
+    def made(name, number):
+        return timed(1.0, 1.5), timed(draw.lognormvariate(0, 0.2), 1.5)
+
+    run = Run(made, rule=rule)
     assert why in run.run()["a"].note
     assert (run.times.taken, len(run.times.sides["a"][1])) == (taken, kept)
 
