@@ -27,7 +27,7 @@ def test_training_step(
     clock_mhz = measure.info["conditions"].get("during", {}).get("clock_mhz")
 
     def peak_of(dtype):
-        """The dense peak; a CPU's without one on record is that of its units."""
+        """The dense peak on record; a CPU without one has the peak of its units."""
         units = clock_mhz and floors.at_clock(dtype, clock_mhz * 1e6)
         return peak_flop_per_s(dtype) or floors.nominal("peak", dtype, units)
 

@@ -215,7 +215,7 @@ class Refusing(type):
 
 
 class OtherShape(metaclass=Refusing):
-    """As jaxtyping's classes are of which no given tensor is an instance."""
+    """A class like jaxtyping's for another shape: no given tensor is an instance."""
 
 
 class Halving(torch.nn.Module):

@@ -364,9 +364,13 @@ def test_emptying_the_cache_returns_no_block_between_used_ones(device):
 
 
 def step_counts(device, net, optimizer="", fused=False, **_):
-    """The number of step counts on the device: on an accelerator a fused kernel's and ASGD's."""
-    is_there = device.type == "cpu" or fused or optimizer == "asgd"
-    return len(list(net.parameters())) if is_there else 0
+    """The number of step counts on the device."""
+    return len(list(net.parameters())) if has_step_counts(device, optimizer, fused=fused) else 0
+
+
+def has_step_counts(device, optimizer="", *, fused):
+    """Whether step counts are on the device: on an accelerator a fused kernel's and ASGD's are."""
+    return device.type == "cpu" or fused or optimizer == "asgd"
 
 
 def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True):
@@ -505,8 +509,7 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
         held.mark("second step")
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
     formula = memory.optimizer_step_peak_bytes(elements, implementation, optimizer=optimizer)
-    # Elsewhere than on a CPU, only a fused kernel has its counts on the device.
-    if memory_device.type != "cpu" and implementation != "fused":
+    if not has_step_counts(memory_device, fused=implementation == "fused"):
         formula -= optimizers.STEP_BYTES * len(elements)
 
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.

@@ -301,7 +301,7 @@ def loaded(module):
 
 
 def windowed(window):
-    """A model of one attention, whose tokens see so many, or all (0)."""
+    """A model of one attention layer. Each token sees `window` tokens, or all if it is 0."""
     return Parts(attentions=(AttentionLayers("attention", 4, 8, window=window),))
 
 

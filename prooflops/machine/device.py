@@ -226,6 +226,11 @@ def card_of(device: torch.device) -> Any:
     return nvml.card(uuid_of(device))
 
 
+def is_here(device: torch.device) -> bool:
+    """False for a CUDA device that a model is only asked about, on a machine without one."""
+    return device.type != "cuda" or torch.cuda.is_available()
+
+
 def memory_bytes(device: torch.device) -> int | None:
     """The memory of the device in bytes, as the driver reports it; of a CPU what we may use."""
     if device.type in SEVERAL:

@@ -82,7 +82,7 @@ class ModelReport:
     def _text(self, form: str) -> str:
         device = self.examination.user_model.device
         # A card that is asked about and is not here was predicted on this host.
-        if device.type == "cuda" and not torch.cuda.is_available():
+        if not machine.is_here(device):
             device = torch.device("cpu")
         facts = machine.fingerprint(device)
         return page.text_of(self.examination, form, machine.headline(device, facts), facts)

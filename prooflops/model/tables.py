@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import torch
-
 from accounting.units import with_unit
 from prooflops.machine import device as machine
 from prooflops.model.breakdown import Breakdown
@@ -79,8 +77,7 @@ def _memory_of_device(examination: Examination) -> tuple[str, int | None]:
         fit = examination.fits.rows[0].fit
         return fit.card, fit.usable_bytes
     device = examination.user_model.device
-    is_here = device.type != "cuda" or torch.cuda.is_available()
-    return str(device), machine.memory_bytes(device) if is_here else None
+    return str(device), machine.memory_bytes(device) if machine.is_here(device) else None
 
 
 def branches_section(breakdown: Breakdown, *, is_measured: bool) -> Section:

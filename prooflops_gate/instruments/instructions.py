@@ -101,7 +101,7 @@ class Instructions:
 
     @property
     def _pairs(self) -> int:
-        """The pairs of those that are counted now."""
+        """The number of pairs of each benchmark that is counted now."""
         return self.open[self.names[0]] if self.names else 0
 
     @property
